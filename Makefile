@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# One torch thread per test worker: more would fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: help venv demo test doctest check lint format types clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED)  ## Create .venv with the package and its tools (once)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (some minutes the first time) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[dev]" -c constraints.txt
+	@touch $@
+
+demo: venv  ## Fit a density to the red wine data, write demo-output/
+	$(BIN)/python examples/redwine.py --output demo-output
+
+test: venv  ## Run the tests and the examples in docstrings
+	$(PYTEST)
+
+doctest: venv  ## Run the examples in docstrings only
+	$(PYTEST) src
+
+check: lint types test  ## Everything a change must pass
+
+lint: venv  ## Check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: venv  ## Fix what can be fixed of style and formatting
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: venv  ## Check types
+	$(BIN)/mypy
+
+clean:  ## Remove the environment, caches and outputs
+	rm -rf $(VENV) build dist demo-output src/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
