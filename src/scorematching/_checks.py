@@ -1,0 +1,167 @@
+"""Every argument check, in one place.
+
+Checked once, at the public door; inner code trusts. A message names the argument, what it must
+be, what arrived and what to do about it.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+
+def check_points(x: Any, name: str = "x") -> None:
+    """Require finite floating-point points ``(N, *event)`` with N >= 1."""
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(x).__name__}; "
+            f"convert it with torch.as_tensor({name}, dtype=torch.float32)"
+        )
+    if not x.is_floating_point():
+        raise TypeError(
+            f"{name} must have a floating-point dtype, got {x.dtype}; "
+            f"convert it with {name}.float()"
+        )
+    if x.ndim < 2:
+        axis = "[None]" if x.ndim == 1 else "[None, None]"
+        raise ValueError(
+            f"{name} must have shape (N, *event), got {tuple(x.shape)}; "
+            f"add a batch axis with {name}{axis}, or for N numbers an event axis with "
+            f"{name}[:, None]"
+        )
+    if x.numel() == 0:
+        raise ValueError(
+            f"{name} must hold at least one point with at least one coordinate, "
+            f"got shape {tuple(x.shape)}; skip empty batches"
+        )
+    check_finite(x, name)
+
+
+def check_finite(x: Tensor, name: str) -> None:
+    """Require finite entries; skipped where values cannot be looked at."""
+    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    if capturing or get_proxy_mode() is not None:  # a step being recorded, or compiled
+        return
+    if not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).flatten(1).any(1).sum())
+        raise ValueError(
+            f"{name} must be finite, got NaN or infinity in {bad} of {x.shape[0]} points; "
+            f"drop them with {name}[{name}.isfinite().flatten(1).all(1)]"
+        )
+
+
+def check_directions(v: Any, x: Tensor) -> None:
+    """Require directions ``(M, N, *event)``, or ``(N, *event)``, that go with points ``x``."""
+    if not isinstance(v, Tensor):
+        raise TypeError(
+            f"v must be a torch.Tensor of shape (M, N, *event), got {type(v).__name__}; "
+            "draw it with projection.sample(x)"
+        )
+    if v.shape != x.shape and (v.shape[1:] != x.shape or v.shape[0] == 0):
+        raise ValueError(
+            f"v must have shape (M, *x.shape) = (M, {', '.join(map(str, x.shape))}), "
+            f"got {tuple(v.shape)}; draw it with projection.sample(x)"
+        )
+    if v.dtype != x.dtype or v.device != x.device:
+        raise ValueError(
+            f"v must have x's dtype and device ({x.dtype}, {x.device}), "
+            f"got ({v.dtype}, {v.device}); convert it with v.to(x)"
+        )
+
+
+def check_generator(generator: Any, x: Tensor) -> None:
+    """Require None or a generator on the device of ``x``."""
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
+            "use torch.Generator().manual_seed(seed)"
+        )
+    if generator.device.type != x.device.type:
+        raise ValueError(
+            f"generator must live on the device of x ({x.device}), got {generator.device}; "
+            f"use torch.Generator(device={str(x.device)!r})"
+        )
+
+
+def check_positive(value: Any, name: str, advice: str) -> None:
+    """Require a finite number above zero."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a positive number, got {value!r}; {advice}")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
+
+
+def check_count(value: Any, name: str, advice: str) -> None:
+    """Require an integer of at least one."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}; {advice}")
+    if int(value) < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}; {advice}")
+
+
+def check_log_density(y: Any, x: Tensor, feature_axes: int | None) -> None:
+    """Require a model's output ``(N, *F)`` for points ``x: (N, *event)``."""
+    wanted = f"one log-density per point, shape ({x.shape[0]},)"
+    if not isinstance(y, Tensor):
+        raise TypeError(f"the model must return {wanted}, got {type(y).__name__}; return a tensor")
+    if y.ndim == 0 or y.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"the model must return {wanted}, got {tuple(y.shape)}; "
+            "reduce over the event axes only, not over the batch"
+        )
+    if feature_axes is not None and y.ndim - 1 != feature_axes:
+        raise ValueError(
+            f"the model must return {wanted}, got {tuple(y.shape)}; end a one-column network "
+            "with .squeeze(-1), and wrap a score network in VectorField"
+        )
+
+
+def check_vector(h: Any, x: Tensor) -> None:
+    """Require a vector field's output to have the shape of its points."""
+    if not isinstance(h, Tensor):
+        raise TypeError(
+            f"the vector field must return a tensor of shape {tuple(x.shape)}, "
+            f"got {type(h).__name__}; return a tensor"
+        )
+    if h.shape != x.shape:
+        raise ValueError(
+            f"the vector field must return one vector per point, shape {tuple(x.shape)} like x, "
+            f"got {tuple(h.shape)}; wrap a log-density in LogDensityField instead"
+        )
+
+
+def check_depends(depends: bool, what: str) -> None:
+    """Require that a model's output depends on its points."""
+    if not depends:
+        raise ValueError(
+            f"the {what} must depend on x through differentiable operations, got an output with no "
+            "gradient in x; check for .detach(), torch.no_grad() or an input that is never used"
+        )
+
+
+def check_flag(value: Any, name: str, advice: str) -> None:
+    """Require True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}; {advice}")
+
+
+def check_noise(noise: Any, x: Tensor) -> None:
+    """Require noise of the shape of the points."""
+    shape = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
+    if shape != tuple(x.shape):
+        raise ValueError(
+            f"noise must have the shape of x, {tuple(x.shape)}, got {shape}; "
+            "draw it with objective.draw(x)"
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, of Python's or numpy's making."""
+    return isinstance(value, Real) and not isinstance(value, bool)

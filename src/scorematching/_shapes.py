@@ -1,0 +1,25 @@
+"""Event axes: the trailing axes of a point, flattened where an equation says "dot product"."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def event_axes(x: Tensor) -> int:
+    """Number of axes of one point, for points ``x: (N, *event)``."""
+    return x.ndim - 1
+
+
+def dimension(x: Tensor) -> int:
+    """D, the number of coordinates of one point, for points ``x: (N, *event)``."""
+    return x[0].numel()
+
+
+def flatten_event(value: Tensor, axes: int) -> Tensor:
+    """``(..., *event) -> (..., D)``, for an event of ``axes`` axes."""
+    return value.flatten(start_dim=value.ndim - axes)
+
+
+def inner(a: Tensor, b: Tensor, axes: int) -> Tensor:
+    """Dot product over the event, ``(..., *event) -> (...)``, broadcasting the rest."""
+    return flatten_event(a * b, axes).sum(-1)

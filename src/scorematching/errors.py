@@ -1,0 +1,58 @@
+"""Errors a caller may want to catch; everything else is a ValueError or a TypeError."""
+
+from __future__ import annotations
+
+
+class ScoreMatchingError(Exception):
+    """Root of the package's own errors.
+
+    Example:
+        >>> issubclass(DivergedError, ScoreMatchingError)
+        True
+    """
+
+
+class DataNotFoundError(ScoreMatchingError, FileNotFoundError):
+    """A data file that is in none of the places searched.
+
+    Example:
+        >>> issubclass(DataNotFoundError, FileNotFoundError)
+        True
+    """
+
+
+class SmoothnessError(ScoreMatchingError, ValueError):
+    """A model that is not smooth enough for the derivatives an objective takes.
+
+    Example:
+        >>> issubclass(SmoothnessError, ValueError)
+        True
+    """
+
+
+class DivergedError(ScoreMatchingError):
+    """A loss that is no longer finite.
+
+    Args:
+        step: the first step whose loss was not finite.
+        last_finite_loss: the loss before it; None if there was none.
+
+    Example:
+        >>> raise DivergedError(step=7, last_finite_loss=-1.5)
+        Traceback (most recent call last):
+        ...
+        scorematching.errors.DivergedError: the loss is not finite at step 7 (last finite loss -1.5)
+    """
+
+    def __init__(self, step: int, last_finite_loss: float | None = None) -> None:
+        """Keep both numbers."""
+        # Both go to Exception's args, which is what lets the error cross a process boundary.
+        super().__init__(step, last_finite_loss)
+        self.step = step
+        self.last_finite_loss = last_finite_loss
+
+    def __str__(self) -> str:
+        """Say where it happened."""
+        return (
+            f"the loss is not finite at step {self.step} (last finite loss {self.last_finite_loss})"
+        )

@@ -1,0 +1,223 @@
+"""Laws of random directions: what sliced score matching projects on.
+
+Every law has ``E[v v'] = I``, so that ``E[v' A v] = tr A`` and ``E[(v.s)^2] = |s|^2``; the sphere
+therefore has radius sqrt(D). Directions that are drawn together may be made mutually orthogonal
+without touching the law of any one of them, which lowers the variance of their average:
+
+==================  =========================================================  ===============
+option              who shares a group of mutually orthogonal directions       groups x size
+==================  =========================================================  ===============
+(neither)           nobody                                                     N M x 1
+``orthogonal=True``  the M directions of one point                             N x M
+``balanced=True``   all directions of the batch                                1 x N M
+both                whole points, as many as fit in one orthogonal block       N/k x k M
+==================  =========================================================  ===============
+
+A group larger than a block is several blocks, independent of each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_count, check_flag, check_generator, check_points
+from scorematching._shapes import dimension
+
+
+@dataclass(frozen=True)
+class Projection(ABC):
+    """A law of directions with ``E[v v'] = I``.
+
+    Args:
+        orthogonal: make the M directions of one point mutually orthogonal.
+        balanced: make the directions orthogonal across the whole batch, so that
+            ``sum_i v_i v_i'`` is close to ``N I``. Each direction alone keeps its law exactly.
+
+    Example:
+        >>> law: Projection = Gaussian(orthogonal=True)
+        >>> law.sample(torch.zeros(5, 3), num=2).shape
+        torch.Size([2, 5, 3])
+    """
+
+    orthogonal: bool = False
+    balanced: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        for name in ("orthogonal", "balanced"):
+            advice = "the number of directions is num= in sample, num_projections= in objectives"
+            check_flag(getattr(self, name), name, advice)
+
+    def sample(self, x: Tensor, num: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """Draw ``num`` directions for every point.
+
+        Args:
+            x: points ``(N, *event)``; only their shape, dtype and device matter.
+            num: M, the number of directions per point.
+            generator: source of randomness; None is torch's default generator.
+
+        Returns:
+            Directions ``(M, N, *event)``.
+        """
+        check_points(x)
+        check_count(num, "num", "one direction per point is a good default")
+        check_generator(generator, x)
+        return self.draw(x, num, generator)
+
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        n, d = x.shape[0], dimension(x)
+        size = self._group_size(n, num, d)
+        groups = -(-n * num // size)
+        # Half precision has neither QR nor exact small integers; directions are drawn above it.
+        like = x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
+        v = self._groups(like, groups, size, d, generator).to(x.dtype)
+        return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
+
+    def _group_size(self, n: int, num: int, d: int) -> int:
+        """How many directions are made orthogonal together: the table of this module."""
+        if self.balanced and self.orthogonal:
+            return num * min(n, max(1, self._block(d) // num))
+        if self.balanced:
+            return num * n
+        return num if self.orthogonal else 1
+
+    @abstractmethod
+    def _block(self, d: int) -> int:
+        """The most directions of D coordinates that can be mutually orthogonal."""
+
+    @abstractmethod
+    def _groups(
+        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Independent groups of directions, ``(groups, size, D)``, orthogonal within a block."""
+
+
+@dataclass(frozen=True)
+class Rademacher(Projection):
+    """The uniform law on {-1, 1}^D, the default: least variance of ``v' A v`` among these laws.
+
+    Orthogonal directions are rows of a Hadamard matrix under random column signs. The signs alone
+    make each row exactly uniform; D random columns of the K x K matrix (K = D rounded up to a
+    power of two) give any two rows the least favourable product ``-1/(K-1)`` on average, so a
+    balanced batch is never noisier than an independent one by more than that, and is far quieter
+    where the Hessian varies little from point to point. Cost: one product of N x log2 K bits.
+
+    Args:
+        orthogonal: make the M directions of one point mutually orthogonal (exactly where D is a
+            power of two, on average otherwise).
+        balanced: make the directions orthogonal across the batch.
+
+    Example:
+        >>> x = torch.zeros(8, 4, dtype=torch.float64)
+        >>> v = Rademacher().sample(x)[0]
+        >>> torch.equal(v.T @ v, 8 * torch.eye(4, dtype=torch.float64))
+        True
+    """
+
+    balanced: bool = True
+
+    def _block(self, d: int) -> int:
+        return 1 << (d - 1).bit_length()
+
+    def _groups(
+        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+    ) -> Tensor:
+        order = self._block(d)
+        rows = min(size, order)
+        blocks = -(-size // rows)
+        signs = random_signs(like, (groups, blocks, 1, d), generator)
+        if rows == 1:
+            return signs.reshape(groups, -1, d)[:, :size]
+        # Sorting random keys, unlike randperm, can be recorded in a CUDA graph.
+        keys = torch.rand(order, generator=generator, device=like.device)
+        columns = keys.argsort()[:d]
+        pattern = _hadamard(torch.arange(rows, device=like.device), columns, like)
+        return (pattern * signs).reshape(groups, -1, d)[:, :size]
+
+
+@dataclass(frozen=True)
+class Sphere(Projection):
+    """The uniform law on the sphere of radius sqrt(D).
+
+    Orthogonal directions are columns of a Haar-distributed orthogonal matrix, by QR: O(D^2)
+    work per direction, so `balanced` is off by default.
+
+    Example:
+        >>> x = torch.zeros(3, 4, dtype=torch.float64)
+        >>> v = Sphere().sample(x, num=2)
+        >>> torch.allclose(v.square().sum(-1), torch.full((2, 3), 4.0, dtype=torch.float64))
+        True
+    """
+
+    def _block(self, d: int) -> int:
+        return d
+
+    def _groups(
+        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+    ) -> Tensor:
+        return d**0.5 * _unit_directions(like, groups, size, d, generator)
+
+
+@dataclass(frozen=True)
+class Gaussian(Projection):
+    """The standard normal law.
+
+    Orthogonal directions are those of `Sphere`, each with an independent chi-distributed length,
+    which makes every one of them exactly standard normal.
+
+    Example:
+        >>> x = torch.zeros(3, 4, dtype=torch.float64)
+        >>> v = Gaussian(orthogonal=True).sample(x, num=2)
+        >>> torch.allclose((v[0] * v[1]).sum(-1), torch.zeros(3, dtype=torch.float64))
+        True
+    """
+
+    def _block(self, d: int) -> int:
+        return d
+
+    def _groups(
+        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+    ) -> Tensor:
+        if size == 1:
+            return _normal(like, (groups, 1, d), generator)
+        length = _normal(like, (groups, size, d), generator).norm(dim=-1, keepdim=True)
+        return length * _unit_directions(like, groups, size, d, generator)
+
+
+def random_signs(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    """Independent signs, -1 or 1 with equal chance."""
+    bits = torch.randint(0, 2, shape, generator=generator, dtype=like.dtype, device=like.device)
+    return bits.mul_(2).sub_(1)
+
+
+def _normal(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def _hadamard(rows: Tensor, columns: Tensor, like: Tensor) -> Tensor:
+    """Entries ``H[r, c] = (-1)^<bits(r), bits(c)>`` of Sylvester's matrix, ``(rows, columns)``."""
+    places = torch.arange((columns.numel() - 1).bit_length(), device=like.device)
+    row_bits = (rows[:, None] >> places & 1).to(like.dtype)
+    column_bits = (columns[:, None] >> places & 1).to(like.dtype)
+    return 1 - 2 * (row_bits @ column_bits.T).remainder(2)
+
+
+def _unit_directions(
+    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+) -> Tensor:
+    """Uniform directions of length one, ``(groups, size, D)``, orthogonal in blocks of D."""
+    rows = min(size, d)
+    blocks = -(-size // rows)
+    z = _normal(like, (groups, blocks, d, rows), generator)
+    if rows == 1:
+        unit = z / z.norm(dim=-2, keepdim=True)
+    else:
+        q, r = torch.linalg.qr(z)
+        # QR is unique, and its q Haar distributed, once the diagonal of r is positive.
+        unit = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    return unit.transpose(-2, -1).reshape(groups, -1, d)[:, :size]
