@@ -1,0 +1,1 @@
+"""The derivative engine: scores, curvatures and divergences of arbitrary modules."""

@@ -1,0 +1,110 @@
+"""Double backward: the route that works for every differentiable model.
+
+The first gradient is computed once and shared by all directions; every direction then costs one
+more backward pass. Directions are taken in chunks, so that the memory of an evaluation does not
+grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_depends
+from scorematching._shapes import dimension, event_axes, inner
+from scorematching.derivatives.composed import twice_differentiable
+
+Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
+
+CHUNK_NUMBERS = 1 << 20
+"""Coordinates of directions that one batched backward pass carries at most."""
+
+
+def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
+    """Answer a question at points that record derivatives, leaving the caller's as they are.
+
+    Works under ``no_grad`` and ``inference_mode``, where the answer comes back detached. Where
+    ``x`` itself is being differentiated (the output of an encoder, say) the answer stays
+    connected to it.
+    """
+    training = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
+        if not training:
+            return _detach(question(x.detach().clone().requires_grad_()))
+        if x.requires_grad:
+            return question(x.view_as(x))
+        own = x.clone() if x.is_inference() else x.detach()
+        return question(own.requires_grad_())
+
+
+def gradient(y: Tensor, x: Tensor) -> Tensor:
+    """Gradients of ``y: (N, *F)`` at ``x: (N, *event)``, one point at a time: ``(N, *F, *event)``.
+
+    Row i of ``y`` may depend on row i of ``x`` only, so the gradient of a sum over rows holds the
+    gradient of every row.
+    """
+    check_depends(y.requires_grad, "log-density")
+    if y.ndim > 1:
+        return torch.stack([gradient(column, x) for column in y.unbind(1)], dim=1)
+    (s,) = torch.autograd.grad(y.sum(), x, create_graph=True, allow_unused=True)
+    check_depends(s is not None, "log-density")
+    return s
+
+
+def curvature(s: Tensor, x: Tensor, v: Tensor, create_graph: bool, may_be_constant: bool) -> Tensor:
+    """Mean over directions of ``v' (ds/dx) v``, for ``s: (N, *F, *event)``: ``(N, *F)``.
+
+    Args:
+        s: scores at ``x``, with their graph.
+        x: points ``(N, *event)`` that recorded it.
+        v: directions ``(M, N, *event)``.
+        create_graph: whether the result will be differentiated again.
+        may_be_constant: whether a score that ignores x has zero curvature or is a mistake.
+    """
+    if s.ndim > x.ndim:
+        columns = [curvature(c, x, v, create_graph, may_be_constant) for c in s.unbind(1)]
+        return torch.stack(columns, dim=1)
+    total = x.new_zeros(x.shape[0])
+    for chunk in v.split(max(1, CHUNK_NUMBERS // x.numel())):
+        product = _pull_back(s, x, chunk, create_graph)
+        check_depends(may_be_constant or product is not None, "vector field")
+        if product is not None:
+            total = total + inner(chunk, product, event_axes(x)).sum(0)
+    return total / v.shape[0]
+
+
+def divergence(s: Tensor, x: Tensor, create_graph: bool, may_be_constant: bool) -> Tensor:
+    """Exact trace of ``ds/dx``, for ``s: (N, *F, *event)``: ``(N, *F)``.
+
+    Cost: D backward passes, ``CHUNK_NUMBERS`` coordinates at a time.
+    """
+    d = dimension(x)
+    basis = torch.eye(d, dtype=x.dtype, device=x.device)
+    basis = basis.reshape(d, 1, *x.shape[1:]).expand(d, *x.shape)
+    return d * curvature(s, x, basis, create_graph, may_be_constant)
+
+
+def _pull_back(s: Tensor, x: Tensor, v: Tensor, create_graph: bool) -> Tensor | None:
+    """``v' (ds/dx)`` for every direction of ``v: (m, N, *event)``; None where s ignores x."""
+    if not s.requires_grad:
+        return None
+    batched = v.shape[0] > 1
+    (product,) = torch.autograd.grad(
+        s,
+        x,
+        v if batched else v[0],
+        create_graph=create_graph,
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    return product if batched or product is None else product[None]
+
+
+def _detach(answer: Answer) -> Answer:
+    if isinstance(answer, Tensor):
+        return answer.detach()
+    return tuple(part.detach() for part in answer)  # type: ignore[return-value]

@@ -1,0 +1,190 @@
+"""Which way a question about a model is answered.
+
+By tracing, where the model can be traced: exact, fast, and able to look at every operation. By
+double backward, where it cannot (an operation with a hidden implementation, say): just as exact.
+Either way the answer is the same to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from scorematching._shapes import event_axes, inner
+from scorematching.derivatives import pairing, reverse, sweeps, trace
+from scorematching.derivatives.smoothness import require
+from scorematching.derivatives.tracing import Tape, Untraceable
+from scorematching.errors import SmoothnessError
+
+Check = Callable[[Any, Tensor], None]
+Result = TypeVar("Result")
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what is known about it, ready to be asked.
+
+    Attributes:
+        call: the model itself.
+        check: raises if its output, at points x, has the wrong shape.
+        kind: "log-density" or "vector field".
+        check_smoothness: whether to refuse a model with kinks.
+        route: "auto", "traced" or "reverse".
+    """
+
+    call: Callable[[Any], Any]
+    check: Check
+    kind: str
+    check_smoothness: bool
+    route: str
+
+    def trace(self, x: Tensor, tangents: Tensor | None, tape: Tape, order: int) -> Any:
+        """The traced output; refused where it is not C^order."""
+        y = pairing.run(self.call, x, tangents, tape)
+        self.check(y.p, x)
+        self.require(tape, order)
+        return y
+
+    def require(self, tape: Tape, order: int) -> None:
+        """Refuse a model whose trace has kinks below C^order."""
+        if self.check_smoothness:
+            derivatives = {1: "a score", 2: "a curvature"}.get(order, "a derivative")
+            require(tape.kinks, order, f"{derivatives} of a {self.kind}")
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The output at points, untraced."""
+        y = self.call(x)
+        self.check(y, x)
+        return y
+
+    def choose(self, traced: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+        """The traced answer, or the other where the model cannot be traced."""
+        if self.route == "reverse":
+            return otherwise()
+        try:
+            return traced()
+        except (SmoothnessError, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            # Whatever a model dislikes about traced values, plain tensors settle it: if the
+            # mistake is its own, it is made again, and this time heard.
+            if self.route == "traced":
+                raise
+            return otherwise()
+
+
+def log_density_score(model: Model, x: Tensor, training: bool) -> Tensor:
+    """The gradient of a log-density."""
+
+    def traced() -> Tensor:
+        return model.trace(x, None, Tape(x.shape[0]), order=int(training)).p
+
+    return reverse.gradient(model.choose(traced, lambda: model.evaluate(x)), x)
+
+
+def log_density_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """The gradient of a log-density and its mean curvature along directions."""
+
+    def traced() -> Pair:
+        tape = pairing.Pairing(x.shape[0])
+        y = model.trace(x, v, tape, order=1 + training)
+        if y.p.ndim == 1:
+            return tape.pair(y.p, x)
+        jet = model.trace(x, v, pairing.Jet(x.shape[0]), order=0)
+        second = torch.zeros_like(y.p) if jet.s is None else jet.s.expand_as(y.p)
+        return reverse.gradient(y.p, x), second
+
+    def otherwise() -> Pair:
+        s = reverse.gradient(model.evaluate(x), x)
+        return s, reverse.curvature(s, x, v, training, may_be_constant=True)
+
+    return model.choose(traced, otherwise)
+
+
+def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
+    """The gradient of a log-density and its exact divergence."""
+
+    def traced() -> Pair:
+        survey = trace.Survey(x)
+        y = model.trace(x, None, survey, order=1 + training)
+        s = reverse.gradient(y.p, x) if y.p.ndim == 1 else None
+        with torch.set_grad_enabled(training):
+            directions = trace.basis(x, survey)
+            size = trace.chunk_size(x, survey, training, max_memory)
+            chunk = trace.log_density_chunk(model.call, x)
+            projected, divergence = trace.accumulate(chunk, directions, size, training)
+        if s is None:
+            s = projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:])
+        return s, divergence
+
+    def otherwise() -> Pair:
+        s = reverse.gradient(model.evaluate(x), x)
+        return s, reverse.divergence(s, x, training, may_be_constant=True)
+
+    return model.choose(traced, otherwise)
+
+
+def vector_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """A vector field and its mean curvature along directions, by one tangent pass."""
+
+    def traced() -> Pair:
+        y = model.trace(x, v, pairing.Tangents(x.shape[0]), order=int(training))
+        return y.p, inner(v, y.t, event_axes(x)).mean(0)
+
+    def otherwise() -> Pair:
+        h = model.evaluate(x)
+        return h, reverse.curvature(h, x, v, training, may_be_constant=False)
+
+    return model.choose(traced, otherwise)
+
+
+def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
+    """A vector field and its exact divergence."""
+
+    def traced() -> Pair:
+        survey = trace.Survey(x)
+        y = model.trace(x, None, survey, order=int(training))
+        with torch.set_grad_enabled(training):
+            directions = trace.basis(x, survey)
+            size = trace.chunk_size(x, survey, training, max_memory)
+            chunk = trace.vector_chunk(model.call, x)
+            _, divergence = trace.accumulate(chunk, directions, size, training)
+        return y.p, divergence
+
+    def otherwise() -> Pair:
+        h = model.evaluate(x)
+        return h, reverse.divergence(h, x, training, may_be_constant=False)
+
+    return model.choose(traced, otherwise)
+
+
+def approximate_divergence(model: Model, x: Tensor, training: bool) -> Pair:
+    """The gradient of a log-density and its approximate divergence by a sweep of diagonals."""
+    return _swept(model, x, training, sweeps.approximate_backprop)
+
+
+def propagated_curvature(model: Model, x: Tensor, signs: sweeps.Signs, training: bool) -> Pair:
+    """The gradient of a log-density and its divergence by a sweep of noise."""
+    return _swept(model, x, training, partial(sweeps.curvature_propagation, signs=signs))
+
+
+def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) -> Pair:
+    """A sweep, for which there is no other route: what it cannot do it says."""
+
+    def trace(tangents: Tensor | None, tape: Tape) -> Any:
+        return model.trace(x, tangents, tape, order=1 + training)
+
+    try:
+        return sweep(trace, x)
+    except Untraceable as error:
+        model.evaluate(x)  # a model that is wrong in itself says so here
+        raise ValueError(
+            "the model must be made of operations that a layerwise objective has rules for, "
+            f"got {error}; use SlicedScoreMatchingVR, which takes any model"
+        ) from error

@@ -1,0 +1,313 @@
+"""Tracing: run a model on a value that remembers how it depends on the points.
+
+A `Traced` value stands for a tensor that depends on x. Every torch operation on it comes here by
+``__torch_function__``, is looked up in the tables of `rules`, and is handed to the value's `Tape`
+as one of four things: an elementwise function, a linear map, a product, or an operation with a
+dense second derivative. What the tape makes of them is its own affair (`pairing`, `sweeps`).
+
+Anything that cannot be followed raises `Untraceable`, and the caller takes another route.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching.derivatives import composed, rules
+from scorematching.derivatives.smoothness import Kink, find_kink, lift_kink
+
+Push = Callable[..., Tensor]
+"""A linear map on tangents ``(M, *shape) -> (M, *shape')``."""
+
+Bend = Callable[[], Tensor]
+"""The mean second derivative of an operation along its inputs' tangents, when asked for."""
+
+
+class Untraceable(Exception):
+    """An operation the engine cannot follow; the caller falls back to double backward."""
+
+
+class Traced:
+    """A tensor that depends on the points, on its way through a model.
+
+    Attributes:
+        p: its value.
+        t: tangents ``(M, *p.shape)``, or broadcastable to that; None on tapes that carry none.
+        s: mean second derivative along the directions, on tapes that carry it.
+        tape: what is being recorded.
+        axis: the axis of p that runs over the N points (N times c rows in their order, where a
+            model has folded other axes into it); None where the model has lost track of it.
+        kink: a point where the function that made p is not smooth, if that is still undecided.
+    """
+
+    __slots__ = ("axis", "kink", "p", "s", "t", "tape")
+
+    def __init__(
+        self,
+        p: Tensor,
+        t: Tensor | None,
+        tape: Tape,
+        axis: int | None,
+        s: Tensor | None = None,
+    ) -> None:
+        self.p, self.t, self.tape, self.axis, self.s = p, t, tape, axis, s
+        self.kink: Kink | None = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(torch.Tensor, name)
+        if not callable(attribute):
+            if name in ("T", "mT"):
+                return _dispatch(torch.transpose, (self, -2, -1), {}) if self.p.ndim > 1 else self
+            return getattr(self.p, name)
+        return lambda *args, **kwargs: _dispatch(attribute, (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        return len(self.p)
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        return bool(self.p)
+
+    def __float__(self) -> float:
+        return float(self.p)
+
+    def __int__(self) -> int:
+        return int(self.p)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise Untraceable("assignment into a tensor")
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def method(self: Traced, *args: Any) -> Any:
+        return _dispatch(getattr(torch.Tensor, name), (self, *args), {})
+
+    return method
+
+
+for _name in (
+    "add radd sub rsub mul rmul truediv rtruediv pow rpow neg pos matmul rmatmul abs "
+    "getitem gt ge lt le eq ne"
+).split():
+    if hasattr(torch.Tensor, f"__{_name}__"):
+        setattr(Traced, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class Tape:
+    """What becomes of each operation; one subclass for each use of a trace.
+
+    Every kind of operation says how it acts on tangents and what second derivative it has of its
+    own, and ends in `emit`, which is all that most uses define.
+
+    Args:
+        num_points: N, the length of the axis that runs over points.
+    """
+
+    differentiates = False
+    """Whether derivatives of elementwise functions are wanted at all."""
+
+    closed_forms = True
+    """Whether operations with dense second derivatives (softmax) are taken whole or composed."""
+
+    def __init__(self, num_points: int) -> None:
+        self.num_points = num_points
+        self.recording = torch.is_grad_enabled()
+        self.operations: Counter[tuple[str, str]] = Counter()
+        self.kinks: list[Kink] = []
+        self.random: list[str] = []
+
+    def emit(
+        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
+    ) -> Traced:
+        """``y``, made from traced inputs.
+
+        Args:
+            inputs: what the operation read.
+            y: what it wrote.
+            act: the operation's derivative, on tangents of the inputs ``(M, ...)``.
+            bend: its mean second derivative along the inputs' tangents; None where that is zero.
+            axis: the batch axis of y.
+        """
+        return Traced(y, None, self, axis)
+
+    def reads(self, x: Traced, weight: Tensor) -> None:
+        """Hear that a linear layer with this weight is about to read x."""
+
+    def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
+        """``y = f(x)`` with first and second derivative d1 and d2 (None for zero)."""
+        bend = None if d2 is None else lambda: d2 * mean_square(x.t)
+        return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
+
+    def linear(
+        self, x: Traced, y: Tensor, push: Push, axis: int | None, square: Push | None = None
+    ) -> Traced:
+        """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
+
+        ``square`` is None where they are not known.
+        """
+        return self.emit([x], y, lambda u: push(widen(u, x.p)), None, axis)
+
+    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
+        """``y = a + scale * b`` with broadcasting."""
+
+        def act(u: Tensor, w: Tensor) -> Tensor:
+            return torch.add(lift(u, y.ndim), lift(w, y.ndim), alpha=scale)
+
+        return self.emit([a, b], y, act, None, axis)
+
+    def product(self, a: Traced, b: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
+        """``y = B(a, b)``, bilinear, with ``push(u, w)`` applying B to tangents or values."""
+
+        def ready(u: Any, x: Traced) -> Tensor:
+            return lift(widen(u, x.p), y.ndim)
+
+        def act(u: Tensor, w: Tensor) -> Tensor:
+            return push(ready(u, a), b.p) + push(a.p, ready(w, b))
+
+        return self.emit(
+            [a, b], y, act, lambda: 2 * push(ready(a.t, a), ready(b.t, b)).mean(0), axis
+        )
+
+    def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: int | None) -> Traced:
+        """``y = cat(parts, dim)``, some of them constant."""
+        traced = [p for p in parts if isinstance(p, Traced)]
+
+        def act(*tangents: Tensor) -> Tensor:
+            left, num = list(tangents), tangents[0].shape[0]
+            pieces = [
+                widen(left.pop(0), p.p)
+                if isinstance(p, Traced)
+                else p.new_zeros(()).expand(num, *p.shape)
+                for p in parts
+            ]
+            return torch.cat(pieces, dim + 1)
+
+        return self.emit(traced, y, act, None, axis)
+
+    def dense(self, x: Traced, y: Tensor, push: Push, bend: Push, axis: int | None) -> Traced:
+        """``y = phi(x)`` with ``push(u) = phi'[u]`` and ``bend(u) = phi''[u, u]``."""
+        return self.emit(
+            [x],
+            y,
+            lambda u: push(widen(u, x.p)),
+            lambda: bend(widen(x.t, x.p)).mean(0),
+            axis,
+        )
+
+    def generic(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
+        """An operation in no table."""
+        raise Untraceable(f"{name_of(func)}: no rule for it")
+
+
+def widen(t: Any, p: Tensor) -> Tensor:
+    """Tangents at their full size ``(M, *p.shape)``."""
+    return t if t.shape[1:] == p.shape else t.expand(t.shape[0], *p.shape)
+
+
+def lift(t: Tensor, ndim: int) -> Tensor:
+    """Tangents of a value that is about to be broadcast to ``ndim`` axes."""
+    missing = ndim + 1 - t.ndim
+    return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
+
+
+def mean_square(t: Any) -> Tensor:
+    """``mean_j u_j^2`` over tangents ``(M, *shape)``."""
+    return t.square().mean(0) if t.shape[0] > 1 else t[0].square()
+
+
+# ------------------------------------------------------------------------------- dispatch
+
+
+def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Apply one torch operation to arguments of which at least one is traced."""
+    name = name_of(func)
+    traced = find_traced(args, kwargs)
+    tape = traced[0].tape
+    if torch.is_grad_enabled() != tape.recording:  # inside no_grad, or a custom autograd function
+        raise Untraceable(f"{name}: called where gradients are switched off")
+    shape_only = name in rules.SHAPE_OF and not isinstance(args[0], Traced)
+    if name in rules.CONSTANT or shape_only:
+        return func(*plain(args), **plain(kwargs))
+    args, kwargs = _out_of_place(name, args, kwargs)
+    lifted = lift_kink(name, args, [x for x in traced if x.kink])
+    tape.kinks += [x.kink for x in traced if x.kink and not lifted]
+    route, rule = route_and_rule(name)
+    tape.operations[name, route] += 1
+    y = rule(tape, func, *args, **kwargs)
+    kink = lifted or find_kink(name, args, kwargs)
+    if kink and isinstance(y, Traced):
+        y.kink = kink
+    return y
+
+
+def name_of(func: Any) -> str:
+    """The name of an operation in the tables of `rules`."""
+    name = getattr(func, "__name__", str(func))
+    return rules.ALIASES.get(name, name)
+
+
+def find_traced(args: Any, kwargs: Any) -> list[Traced]:
+    """Every traced value among the arguments, one level of lists deep."""
+    found = [a for a in args if isinstance(a, Traced)]
+    found += [a for a in kwargs.values() if isinstance(a, Traced)]
+    for a in args:
+        if isinstance(a, (list, tuple)):
+            found += [b for b in a if isinstance(b, Traced)]
+    if not found:
+        raise Untraceable("a traced value in a place where none was expected")
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Arguments with every traced value replaced by its tensor."""
+    if isinstance(value, Traced):
+        return value.p
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(v) for v in value)
+    return value
+
+
+def _out_of_place(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The call with ``inplace=True`` switched off; writing in place is refused elsewhere."""
+    if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
+        raise Untraceable(f"{name}: writes in place")
+    if kwargs.get("inplace"):
+        kwargs = {**kwargs, "inplace": False}
+    if name in _INPLACE and args[-1] is True:
+        args = (*args[:-1], False)
+    return args, kwargs
+
+
+_INPLACE = frozenset("relu relu6 leaky_relu elu celu selu hardtanh hardswish silu mish".split())
+
+
+RULES: dict[str, Callable[..., Any]] = {}
+"""Operations with a shape of their own: ``rule(tape, func, *args, **kwargs)``; see `structural`."""
+
+
+def route_and_rule(name: str) -> tuple[str, Callable[..., Any]]:
+    """The route of an operation, as `explain` prints it, and its rule."""
+    for route, names, kind in (
+        ("rule", RULES, name),
+        ("rule", rules.ELEMENTWISE, "elementwise"),
+        ("linear", rules.RESHAPES, "reshape"),
+        ("linear", rules.PERMUTES, "permute"),
+        ("linear", rules.BATCHED, "batched"),
+        ("linear", rules.LINEAR, "linear map"),
+        ("composed", composed.BY_NAME, "composed"),
+    ):
+        if name in names:
+            return route, RULES[kind]
+    return "nested jvp", RULES["generic"]
