@@ -1,0 +1,327 @@
+"""Fields: a log-density or a score network, asked one question at points.
+
+========================  =======================  ========================================
+question                  first                    second
+========================  =======================  ========================================
+``score(x)``              s ``(N, *F, *event)``
+``score_and_curvature``   s ``(N, *F, *event)``    mean over M of ``v' (ds/dx) v`` ``(N, *F)``
+``score_and_divergence``  s ``(N, *F, *event)``    ``tr ds/dx`` ``(N, *F)``
+``slice``                 ``v.s`` ``(N, *F, M)``   mean over M of ``v' (ds/dx) v`` ``(N, *F)``
+========================  =======================  ========================================
+
+F stands for the extra output axes of vector-valued log-densities, such as the features of an
+exponential family; for an ordinary log-density it is empty.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import (
+    check_directions,
+    check_log_density,
+    check_points,
+    check_positive,
+    check_vector,
+)
+from scorematching._shapes import event_axes, flatten_event, inner
+from scorematching.derivatives import reverse, routes
+from scorematching.derivatives.sweeps import Signs
+from scorematching.types import LogDensity, Vector
+
+
+class Field(ABC):
+    """A score field, however it is written down: `LogDensityField` or `VectorField`.
+
+    Args:
+        model: the callable to ask.
+        check_smoothness: refuse a model with kinks where its loss or gradient would be wrong.
+        route: "auto" traces the model where that is possible and takes double backward where it
+            is not; "traced" and "reverse" insist on one.
+
+    Example:
+        Every field answers the same questions.
+
+        >>> field: Field = VectorField(lambda x: -x)
+        >>> field.score(torch.ones(1, 2)).tolist()
+        [[-1.0, -1.0]]
+    """
+
+    def __init__(self, model: Any, kind: str, check: Any, check_smoothness: bool, route: str):
+        """Wrap a model."""
+        if not callable(model):
+            raise TypeError(
+                f"the model must be callable, x -> tensor, got {type(model).__name__}; "
+                "pass an nn.Module or a function"
+            )
+        if route not in ("auto", "traced", "reverse"):
+            raise ValueError(
+                f'route must be "auto", "traced" or "reverse", got {route!r}; "auto" suits all'
+            )
+        self.model = routes.Model(model, check, kind, check_smoothness, route)
+
+    def __repr__(self) -> str:
+        """Name the wrapped model."""
+        call = self.model.call
+        return f"{type(self).__name__}({getattr(call, '__name__', type(call).__name__)})"
+
+    @abstractmethod
+    def score(self, x: Tensor) -> Tensor:
+        """The score ``s(x)``.
+
+        Args:
+            x: points ``(N, *event)``.
+
+        Returns:
+            ``(N, *F, *event)``.
+        """
+
+    @abstractmethod
+    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The score, and ``v' (ds/dx) v`` averaged over the directions of each point.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+
+        Returns:
+            score ``(N, *F, *event)`` and curvature ``(N, *F)``.
+        """
+
+    @abstractmethod
+    def score_and_divergence(
+        self, x: Tensor, max_memory: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The score and its exact divergence ``tr ds/dx``; cost grows with D.
+
+        Args:
+            x: points ``(N, *event)``.
+            max_memory: bytes that the tangents may take at one time; None leaves it to the
+                library. Less memory means more chunks, not another answer.
+
+        Returns:
+            score ``(N, *F, *event)`` and divergence ``(N, *F)``.
+        """
+
+    @abstractmethod
+    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        """`slice` by central differences of length ``step * |v|``, with no derivative at all."""
+
+    def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The score along each direction, and ``v' (ds/dx) v`` averaged over them.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
+        """
+        s, curvature = self.score_and_curvature(x, v)
+        return project(s, directions(v, x)), curvature
+
+
+class LogDensityField(Field):
+    """The gradient field of an unnormalised log-density.
+
+    Args:
+        log_density: callable, ``x: (N, *event) -> (N,)``, or ``(N, *F)`` for features. Row i of
+            its output may depend on row i of x only.
+        feature_axes: number of axes in F that the output must have; None accepts any.
+        check_smoothness: refuse a model with kinks, for which a loss or its gradient is wrong.
+        route: "auto", "traced" or "reverse": how derivatives are taken.
+
+    Example:
+        The standard normal has score ``-x`` and divergence ``-D``.
+
+        >>> field = LogDensityField(lambda x: -0.5 * x.square().sum(-1))
+        >>> x = torch.arange(6.0).reshape(2, 3)
+        >>> score, divergence = field.score_and_divergence(x)
+        >>> torch.equal(score, -x), divergence.tolist()
+        (True, [-3.0, -3.0])
+    """
+
+    def __init__(
+        self,
+        log_density: LogDensity,
+        feature_axes: int | None = None,
+        check_smoothness: bool = True,
+        route: str = "auto",
+    ) -> None:
+        """Wrap a log-density."""
+        check = partial(check_log_density, feature_axes=feature_axes)
+        super().__init__(log_density, "log-density", check, check_smoothness, route)
+
+    def score(self, x: Tensor) -> Tensor:
+        """The gradient of the log-density, ``(N, *event) -> (N, *F, *event)``."""
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: routes.log_density_score(self.model, x, training), x)
+
+    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient, and ``v' H v`` averaged over directions, for the Hessian H."""
+        check_points(x)
+        v = directions(v, x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: routes.log_density_curvature(self.model, x, v, training), x)
+
+    def score_and_divergence(
+        self, x: Tensor, max_memory: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient and the trace of the Hessian."""
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(
+            lambda x: routes.log_density_divergence(self.model, x, training, max_memory), x
+        )
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the model integrates to one; True unless it says otherwise."""
+        return bool(getattr(self.model.call, "normalised", True))
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """The log-density itself, ``(N, *event) -> (N, *F)``."""
+        check_points(x)
+        return self.model.evaluate(x)
+
+    def score_and_approximate_divergence(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient, and the trace of the Hessian by approximate backpropagation."""
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: routes.approximate_divergence(self.model, x, training), x)
+
+    def score_and_propagated_curvature(self, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
+        """The gradient, and the trace of the Hessian estimated by curvature propagation.
+
+        Args:
+            x: points ``(N, *event)``.
+            signs: makes independent random signs of the shape of a tensor.
+        """
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: routes.propagated_curvature(self.model, x, signs, training), x)
+
+    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.
+
+        ``v.s ~ (f(x + hv) - f(x - hv)) / 2h`` and
+        ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+            step: h, relative to the length of v.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
+        """
+        check_points(x)
+        v = directions(v, x)
+        _check_step(step)
+        num = v.shape[0]
+        values = on_copies(self.model.evaluate, torch.cat([x[None], x + step * v, x - step * v]))
+        centre, ahead, behind = values.split([1, num, num])
+        projected = (ahead - behind) / (2 * step)
+        return projected.movedim(0, -1), ((ahead + behind - 2 * centre) / step**2).mean(0)
+
+
+class VectorField(Field):
+    """A score given directly, by a score network for example.
+
+    Conditioning goes in by closure, and the derivative is always taken in the argument:
+    ``VectorField(lambda z: net(z, context))`` is the score of ``q(z | context)`` in z.
+
+    Args:
+        vector: callable, ``x: (N, *event) -> (N, *event)``.
+        check_smoothness: refuse a network with kinks, for which a loss or its gradient is wrong.
+        route: "auto", "traced" or "reverse": how derivatives are taken.
+
+    Example:
+        >>> field = VectorField(lambda x: -x)
+        >>> x = torch.ones(2, 3)
+        >>> _, curvature = field.score_and_curvature(x, v=x)
+        >>> curvature.tolist()
+        [-3.0, -3.0]
+    """
+
+    def __init__(self, vector: Vector, check_smoothness: bool = True, route: str = "auto") -> None:
+        """Wrap a vector field."""
+        super().__init__(vector, "vector field", check_vector, check_smoothness, route)
+
+    def score(self, x: Tensor) -> Tensor:
+        """The vector field itself, ``(N, *event) -> (N, *event)``."""
+        check_points(x)
+        return self.model.evaluate(x)
+
+    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The vector field, and ``v' J v`` averaged over directions, for its Jacobian J."""
+        check_points(x)
+        v = directions(v, x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: routes.vector_curvature(self.model, x, v, training), x)
+
+    def score_and_divergence(
+        self, x: Tensor, max_memory: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The vector field and the trace of its Jacobian."""
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(
+            lambda x: routes.vector_divergence(self.model, x, training, max_memory), x
+        )
+
+    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        """`slice` by central differences of scores: 2 M evaluations, no derivative.
+
+        ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+            step: h, relative to the length of v.
+
+        Returns:
+            ``v.s``, ``(N, M)``, and curvature ``(N,)``.
+        """
+        check_points(x)
+        v = directions(v, x)
+        _check_step(step)
+        scores = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
+        ahead, behind = inner(torch.cat([v, v]), scores, event_axes(x)).chunk(2)
+        return ((ahead + behind) / 2).movedim(0, -1), ((ahead - behind) / (2 * step)).mean(0)
+
+
+def as_field(model: Any) -> Field:
+    """A field as it is; any other callable as a log-density with one number per point."""
+    return model if isinstance(model, Field) else LogDensityField(model, feature_axes=0)
+
+
+def project(score: Tensor, v: Tensor) -> Tensor:
+    """The score along directions, ``(N, *F, *event), (M, N, *event) -> (N, *F, M)``."""
+    axes = v.ndim - 2
+    return torch.einsum("n...d,mnd->n...m", flatten_event(score, axes), flatten_event(v, axes))
+
+
+def directions(v: Tensor, x: Tensor) -> Tensor:
+    """Directions as ``(M, N, *event)``, whether or not they came with their first axis."""
+    check_directions(v, x)
+    return v[None] if v.ndim == x.ndim else v
+
+
+def on_copies(evaluate: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:
+    """Evaluate a model on C moved copies of the batch, ``(C, N, *event) -> (C, N, ...)``.
+
+    One copy at a time: a model may carry a context of N rows in its closure.
+    """
+    return torch.stack([evaluate(copy) for copy in copies])
+
+
+def _check_step(step: float) -> None:
+    check_positive(step, "step", "0.01 is a good start in float32")

@@ -1,0 +1,130 @@
+"""Small networks to start with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from scorematching._checks import check_count
+
+
+class MLPDensity(nn.Module):
+    """An unnormalised log-density: a network on top of a Gaussian.
+
+    ``log p~(x) = net(x) - 0.5 |(x - location) * exp(log_precision / 2)|^2``. The Gaussian, whose
+    location and diagonal precision are learned too, keeps the density integrable: a network of
+    softplus units grows only linearly.
+
+    Args:
+        dim: D, number of coordinates.
+        hidden: widths of the hidden layers.
+        activation: called once per hidden layer; must be twice continuously differentiable
+            (softplus, SiLU, GELU, tanh), or the loss has no right gradient.
+        generator: source of the initial weights; None is torch's default generator.
+
+    Example:
+        >>> density = MLPDensity(dim=2, hidden=(16, 16))
+        >>> density(torch.zeros(5, 2)).shape
+        torch.Size([5])
+    """
+
+    normalised = False
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: Sequence[int] = (128, 128),
+        activation: Callable[[], nn.Module] = nn.Softplus,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.net = mlp([dim, *hidden, 1], activation, generator)
+        self.location = nn.Parameter(torch.zeros(dim))
+        self.log_precision = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-density up to a constant, ``(N, D) -> (N,)``."""
+        centred = x - self.location
+        quadratic = (centred.square() * self.log_precision.exp()).sum(-1)
+        return self.net(x).squeeze(-1) - 0.5 * quadratic
+
+
+class ScoreNetwork(nn.Module):
+    """A network for a score, ``x: (N, D) -> (N, D)``, conditional on a context if it has one.
+
+    Args:
+        dim: D, number of coordinates.
+        hidden: widths of the hidden layers.
+        context_dim: C, number of coordinates of the context; zero for none.
+        activation: called once per hidden layer; must be continuously differentiable.
+        generator: source of the initial weights; None is torch's default generator.
+
+    Example:
+        The derivative of a conditional score is taken in z, never in the context.
+
+        >>> net = ScoreNetwork(dim=2, context_dim=3)
+        >>> net(torch.zeros(5, 2), torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: Sequence[int] = (128, 128),
+        context_dim: int = 0,
+        activation: Callable[[], nn.Module] = nn.Softplus,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Build the layers."""
+        super().__init__()
+        if context_dim != 0:
+            check_count(context_dim, "context_dim", "zero is for no context")
+        self.context_dim = context_dim
+        self.net = mlp([dim + context_dim, *hidden, dim], activation, generator)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Score at ``x: (N, D)`` given ``context: (N, C)``: ``(N, D)``."""
+        self._check_context(x, context)
+        return self.net(x if context is None else torch.cat([x, context], dim=-1))
+
+    def _check_context(self, x: Tensor, context: Tensor | None) -> None:
+        wanted = (*x.shape[:-1], self.context_dim)
+        if context is None and self.context_dim:
+            raise ValueError(
+                f"context must have one row per point, shape {tuple(wanted)}, got None; "
+                "call the network with a context, net(x, context)"
+            )
+        if context is not None and context.shape != wanted:
+            raise ValueError(
+                f"context must have one row per point, shape {tuple(wanted)}, "
+                f"got {tuple(context.shape)}; expand it to the batch, or set context_dim= when "
+                "the network is made"
+            )
+
+
+def mlp(
+    widths: Sequence[int],
+    activation: Callable[[], nn.Module],
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Linear layers of the given widths with activations between them."""
+    for width in widths:
+        check_count(width, "every width", "give dim and hidden as positive integers")
+    layers: list[nn.Module] = []
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers += [activation()] if i else []
+        layers.append(linear(inputs, outputs, generator))
+    return nn.Sequential(*layers)
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
+    """A linear layer with torch's usual initial weights, drawn from ``generator``."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
+    bound = inputs**-0.5
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer

@@ -1,0 +1,24 @@
+"""Objectives: what to minimise, one loss per point."""
+
+from scorematching.objectives.base import Objective
+from scorematching.objectives.contrastive import NoiseContrastive
+from scorematching.objectives.denoising import DenoisingScoreMatching, parzen_sigma
+from scorematching.objectives.exact import ScoreMatching
+from scorematching.objectives.finite_difference import FiniteDifferenceSSM
+from scorematching.objectives.layerwise import ApproximateBackprop, CurvaturePropagation
+from scorematching.objectives.likelihood import MaximumLikelihood
+from scorematching.objectives.sliced import SlicedScoreMatching, SlicedScoreMatchingVR
+
+__all__ = [
+    "ApproximateBackprop",
+    "CurvaturePropagation",
+    "DenoisingScoreMatching",
+    "FiniteDifferenceSSM",
+    "MaximumLikelihood",
+    "NoiseContrastive",
+    "Objective",
+    "ScoreMatching",
+    "SlicedScoreMatching",
+    "SlicedScoreMatchingVR",
+    "parzen_sigma",
+]

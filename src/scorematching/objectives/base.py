@@ -1,0 +1,86 @@
+"""The law that every objective shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_generator, check_log_density, check_points
+from scorematching.fields import Field, LogDensityField, as_field
+from scorematching.types import Terms
+
+
+class Objective:
+    """A loss per point, ``objective(model, x, generator=None) -> (N,)``, never reduced.
+
+    An objective draws its noise, asks the field one question and does arithmetic:
+    ``loss = 0.5 * first.square().sum(-1) + second``. A member of this law writes `terms` (and
+    `draw`, where it needs noise); an objective outside it writes `loss` instead.
+
+    Example:
+        An objective of one's own is one method.
+
+        >>> class HalfSquaredScore(Objective):
+        ...     def terms(self, field, x, noise=None):
+        ...         score = field.score(x)
+        ...         return Terms(score, torch.zeros(len(x)))
+        >>> HalfSquaredScore()(lambda x: -0.5 * x.square().sum(-1), torch.ones(1, 2)).item()
+        1.0
+    """
+
+    def __call__(self, model: Any, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The loss of every point.
+
+        Args:
+            model: a log-density ``(N, *event) -> (N,)`` (an `nn.Module`, or any callable), or a
+                `Field`; a score network comes wrapped in `VectorField`.
+            x: points ``(N, *event)``, floating point and finite.
+            generator: source of randomness; None is torch's default generator.
+
+        Returns:
+            Losses ``(N,)``; take their mean to train, their mean and standard error to report.
+
+        Raises:
+            TypeError: if x is not a floating-point tensor or the model is not callable.
+            ValueError: if x is empty, not finite or lacks a batch axis, or if the model returns
+                the wrong shape or ignores x.
+        """
+        field = as_field(model)
+        check_points(x)
+        check_generator(generator, x)
+        loss = self.loss(field, x, self.draw(x, generator))
+        check_log_density(loss, x, feature_axes=0)
+        return loss
+
+    def draw(self, x: Tensor, generator: torch.Generator | None = None) -> Any:
+        """The noise one evaluation needs, the only random part; None where there is none."""
+        return None
+
+    def terms(self, field: Field, x: Tensor, noise: Any) -> Terms:
+        """What is squared and what is not, both linear in the field.
+
+        Raises:
+            TypeError: if the objective is not of this form.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no terms: it is not of the form 0.5 |first|^2 + second; "
+            "use ScoreMatching, SlicedScoreMatching, SlicedScoreMatchingVR or "
+            "DenoisingScoreMatching"
+        )
+
+    def loss(self, field: Field, x: Tensor, noise: Any) -> Tensor:
+        """The loss of every point, ``(N,)``, for noise that has been drawn: deterministic."""
+        first, second = self.terms(field, x, noise)
+        return 0.5 * first.square().sum(-1) + second
+
+
+def require_log_density(field: Field, objective: Objective) -> LogDensityField:
+    """The field as a log-density, for objectives that compare densities."""
+    if not isinstance(field, LogDensityField):
+        raise TypeError(
+            f"{type(objective).__name__} needs a log-density, got {field}; a score network has "
+            "no density to compare: train it with SlicedScoreMatchingVR"
+        )
+    return field
