@@ -1,0 +1,29 @@
+"""Datasets: points by name, invertible preprocessing, splits."""
+
+from scorematching.datasets.preprocess import (
+    Compose,
+    Dequantise,
+    Logit,
+    Standardise,
+    Transform,
+    Whiten,
+    drop_correlated,
+)
+from scorematching.datasets.registry import Dataset, load, names
+from scorematching.datasets.splits import Split, paper_split, split
+
+__all__ = [
+    "Compose",
+    "Dataset",
+    "Dequantise",
+    "Logit",
+    "Split",
+    "Standardise",
+    "Transform",
+    "Whiten",
+    "drop_correlated",
+    "load",
+    "names",
+    "paper_split",
+    "split",
+]

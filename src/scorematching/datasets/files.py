@@ -1,0 +1,130 @@
+"""Data files: where they may lie, and that they are the right ones.
+
+A file is looked for beside this module, then in ``data_dir``, then in the folder named by the
+environment variable SCOREMATCHING_DATA, then in the user's cache; in each of these directly or in
+the file's own subfolder. Its sha256 is checked before anyone reads it. Nothing is downloaded
+unless asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from scorematching.errors import DataNotFoundError
+
+ENVIRONMENT_VARIABLE = "SCOREMATCHING_DATA"
+
+PathLike = str | os.PathLike[str]
+
+_TIMEOUT = 60.0  # seconds a server may stay silent
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A published file.
+
+    Attributes:
+        name: its name.
+        folder: the subfolder in which it may lie.
+        sha256: its checksum, 64 hexadecimal digits.
+        urls: addresses it can be downloaded from, tried in order.
+    """
+
+    name: str
+    folder: str
+    sha256: str
+    urls: tuple[str, ...] = ()
+
+
+def find(file: DataFile, data_dir: PathLike | None = None, download: bool = False) -> Path:
+    """The path of a file whose checksum is right.
+
+    Args:
+        file: what to look for.
+        data_dir: where to look first.
+        download: fetch the file if it is nowhere, into the first place that is searched.
+
+    Returns:
+        Its path.
+
+    Raises:
+        DataNotFoundError: the file is in none of the places, or could not be downloaded.
+        ValueError: its checksum is wrong.
+    """
+    places = _places(data_dir)
+    candidates = [place / part / file.name for place in places for part in ("", file.folder)]
+    for path in (Path(__file__).with_name(file.name), *candidates):
+        if path.is_file():
+            check_sha256(path, file)
+            return path
+    if download:
+        return _download(file, places)
+    raise DataNotFoundError(_missing(file, places))
+
+
+def check_sha256(path: Path, file: DataFile) -> None:
+    """Require the contents that were published."""
+    got = hashlib.sha256(path.read_bytes()).hexdigest()
+    if got != file.sha256:
+        raise ValueError(
+            f"{path} must have sha256 {file.sha256}, got {got}; "
+            "it is damaged or another version: delete it and fetch it again"
+        )
+
+
+def _places(data_dir: PathLike | None) -> list[Path]:
+    """The folders searched, first to last."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scorematching")
+    wanted = (data_dir, os.environ.get(ENVIRONMENT_VARIABLE), cache)
+    return [Path(place).expanduser() for place in wanted if place]
+
+
+def _missing(file: DataFile, places: list[Path]) -> str:
+    source = (
+        "download=True fetches it" if file.urls else "it has no public address to fetch it from"
+    )
+    return (
+        f"{file.name} (sha256 {file.sha256}) was not found in "
+        f"{', '.join(map(str, places))}, nor in a subfolder {file.folder} of these; "
+        f"put it in {places[0] / file.folder}, or name its folder by data_dir= or by the "
+        f"environment variable {ENVIRONMENT_VARIABLE} ({source})"
+    )
+
+
+def _download(file: DataFile, places: list[Path]) -> Path:
+    """Fetch a file from the first address that answers."""
+    failures = []
+    for url in file.urls:
+        try:
+            return _fetch(url, file, places[0] / file.folder / file.name)
+        except OSError as error:
+            failures.append(f"{url}: {error}")
+    raise DataNotFoundError("; ".join([_missing(file, places), *failures]))
+
+
+def _fetch(url: str, file: DataFile, target: Path) -> Path:
+    """Download under a temporary name, so that a file by its right name is always whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        path = Path(folder, file.name)
+        _stream(url, path)
+        check_sha256(path, file)
+        path.replace(target)
+    return target
+
+
+def _stream(url: str, path: Path) -> None:
+    from rich.console import Console
+    from rich.progress import wrap_file
+
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, path.open("wb") as out:
+        size = int(answer.headers.get("Content-Length") or 0)
+        console = Console(stderr=True)
+        with wrap_file(answer, size, description=path.name, console=console) as stream:
+            shutil.copyfileobj(stream, out)

@@ -1,0 +1,343 @@
+"""Preprocessing: invertible maps with their Jacobians, so that densities can be carried back.
+
+For ``z = T(x)`` the two log-densities are ``log p(x) = log p(z) + log |det dT/dx|``. `Dequantise`
+stands apart: it adds noise, which has neither an inverse nor a Jacobian.
+
+================  ==========================================  ==================================
+transform         z                                           log |det dz/dx|
+================  ==========================================  ==================================
+`Standardise`     ``(x - mean) / std``                        ``-sum log std``
+`Whiten`          ``(x - mean) V diag(1 / std)``              ``-sum log std``
+`Logit`           ``log y - log(1 - y)``, y = x clipped       ``-sum (log y + log(1 - y))``
+`Compose`         one after the other                         the sum, each at its own input
+================  ==========================================  ==================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_generator, check_points, check_positive
+
+
+class Transform(ABC):
+    """An invertible map of points, ``(N, *event) -> (N, *event)``. Called, it goes forward.
+
+    Example:
+        The logit of a uniform variable, ``log p(x) = 0``, is logistic.
+
+        >>> x = torch.tensor([[0.2], [0.7]], dtype=torch.float64)
+        >>> z = Logit()(x)
+        >>> log_p = (-z - 2 * (-z).exp().log1p()).squeeze(1)
+        >>> torch.allclose(log_p + Logit().log_abs_det(x), torch.zeros_like(log_p))
+        True
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`forward`."""
+        return self.forward(x)
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """``z = T(x)``, ``(N, *event) -> (N, *event)``."""
+
+    @abstractmethod
+    def inverse(self, z: Tensor) -> Tensor:
+        """``x = T^-1(z)``, ``(N, *event) -> (N, *event)``."""
+
+    @abstractmethod
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        """``log |det dT/dx|`` at x, ``(N, *event) -> (N,)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standardise(Transform):
+    """Mean 0 and standard deviation 1 in every coordinate, ``z = (x - mean) / std``.
+
+    Args:
+        mean: ``(*event,)``.
+        std: ``(*event,)``, positive.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 10.0], [3.0, 50.0]])
+        >>> Standardise.fit(x)(x).tolist()
+        [[-1.0, -1.0], [1.0, 1.0]]
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor) -> Standardise:
+        """Take mean and standard deviation (that of the sample, 1/N) from points ``(N, *event)``.
+
+        Raises:
+            ValueError: a coordinate is constant.
+        """
+        check_points(x)
+        _check_varies(x)
+        return cls(x.mean(0), x.std(0, correction=0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(x - mean) / std``."""
+        return (x - self.mean) / self.std
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """``z std + mean``."""
+        return z * self.std + self.mean
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        """``-sum log std``, the same for every point."""
+        return -self.std.log().sum().expand(x.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Whiten(Transform):
+    """Mean 0 and covariance I by principal components, ``z = (x - mean) V diag(1 / std)``.
+
+    Components come in order of decreasing standard deviation, each with the sign that makes its
+    largest entry positive.
+
+    Args:
+        mean: ``(D,)``.
+        components: V, orthonormal columns ``(D, D)``.
+        std: standard deviations along them, ``(D,)``.
+
+    Example:
+        >>> x = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 3, dtype=torch.float64)
+        >>> z = Whiten.fit(x)(x)
+        >>> torch.allclose(z.T @ z / 20, torch.eye(3, dtype=torch.float64))
+        True
+    """
+
+    mean: Tensor
+    components: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor) -> Whiten:
+        """Take the principal components of points ``(N, D)``, with covariance ``1/N sum``.
+
+        Raises:
+            ValueError: x is not a table, or its covariance is singular.
+        """
+        _check_table(x)
+        mean = x.mean(0)
+        _, singular, vt = torch.linalg.svd(x - mean, full_matrices=False)
+        tolerance = max(x.shape) * torch.finfo(x.dtype).eps
+        rank = int((singular > tolerance * singular[0]).sum())
+        if rank < x.shape[1]:
+            raise ValueError(
+                f"x must have a covariance of full rank {x.shape[1]} to be whitened, got rank "
+                f"{rank} from {x.shape[0]} points; drop columns (see drop_correlated) or add points"
+            )
+        v = vt.mT
+        signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
+        return cls(mean, v * signs, singular / x.shape[0] ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(x - mean) V diag(1 / std)``."""
+        return (x - self.mean) @ self.components / self.std
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """``z diag(std) V' + mean``."""
+        return (z * self.std) @ self.components.mT + self.mean
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        """``-sum log std``, the same for every point, since V is orthonormal."""
+        return -self.std.log().sum().expand(x.shape[0])
+
+
+@dataclass(frozen=True)
+class Logit(Transform):
+    """The unit cube opened up, ``z = log y - log(1 - y)`` with y = x clipped to [clip, 1 - clip].
+
+    The inverse gives y back: points within the clipped cube return to where they were, points
+    outside it to its face. The Jacobian is that of the logit at y; clipping counts as a
+    correction of the data, not as part of the map.
+
+    Args:
+        clip: distance kept from 0 and from 1.
+
+    Example:
+        >>> logit = Logit()
+        >>> x = torch.tensor([[0.25, 0.5]])
+        >>> torch.allclose(logit.inverse(logit(x)), x)
+        True
+    """
+
+    clip: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        check_positive(self.clip, "clip", "the logit is infinite at 0 and 1; 1e-3 is usual")
+        if self.clip >= 0.5:
+            raise ValueError(f"clip must be below 0.5, got {self.clip}; 1e-3 is usual")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``log y - log(1 - y)``."""
+        return self._clipped(x).logit()
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """``1 / (1 + exp(-z))``."""
+        return z.sigmoid()
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        """``-sum (log y + log(1 - y))``."""
+        y = self._clipped(x)
+        return -(y.log() + (-y).log1p()).flatten(1).sum(1)
+
+    def _clipped(self, x: Tensor) -> Tensor:
+        return x.clamp(self.clip, 1 - self.clip)
+
+
+class Compose(Transform):
+    """Several transforms, one after the other.
+
+    Args:
+        transforms: in the order in which they are applied.
+
+    Example:
+        >>> x = torch.tensor([[0.2], [0.4], [0.7]], dtype=torch.float64)
+        >>> both = Compose(Logit(), Standardise.fit(Logit()(x)))
+        >>> torch.allclose(both.inverse(both(x)), x)
+        True
+    """
+
+    def __init__(self, *transforms: Transform) -> None:
+        """Keep the transforms."""
+        self.transforms = transforms
+
+    def __repr__(self) -> str:
+        """Name the transforms."""
+        return f"Compose({', '.join(type(t).__name__ for t in self.transforms)})"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """First to last."""
+        for transform in self.transforms:
+            x = transform.forward(x)
+        return x
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Last to first."""
+        for transform in reversed(self.transforms):
+            z = transform.inverse(z)
+        return z
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        """The sum of the transforms' own, each at the point that reaches it."""
+        total = x.new_zeros(x.shape[0])
+        for transform in self.transforms:
+            total = total + transform.log_abs_det(x)
+            x = transform.forward(x)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Dequantise:
+    """Uniform noise that fills the gaps between recorded values, ``x + U(-width, width)``.
+
+    Rounded data have no density; with this noise they do. There is no inverse and no Jacobian,
+    so this is not a `Transform`: apply it once, before one.
+
+    Args:
+        width: d, half the support of the noise: a number, or one for each coordinate
+            ``(*event,)``.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 10.0], [2.0, 30.0], [3.0, 50.0]])
+        >>> dequantise = Dequantise.fit(x)
+        >>> dequantise.width.tolist()
+        [1.0, 20.0]
+        >>> bool(((dequantise(x) - x).abs() <= dequantise.width).all())
+        True
+    """
+
+    width: Tensor | float
+
+    @classmethod
+    def fit(cls, x: Tensor) -> Dequantise:
+        """Take the median gap between neighbouring distinct values of each column of ``(N, D)``.
+
+        Raises:
+            ValueError: x is not a table, or a column is constant.
+        """
+        _check_table(x)
+        _check_varies(x)
+        gaps = [column.unique().diff() for column in x.unbind(1)]
+        # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
+        return cls(torch.stack([gap.quantile(0.5) for gap in gaps]))
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Points with noise added, ``(N, *event) -> (N, *event)``.
+
+        Args:
+            x: points ``(N, *event)``.
+            generator: source of randomness; None is torch's default generator.
+
+        Returns:
+            New points.
+        """
+        check_points(x)
+        check_generator(generator, x)
+        u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        return x + self.width * (2 * u - 1)
+
+
+def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:
+    """Columns that are left after dropping those almost determined by another one.
+
+    While some pair of columns has ``|correlation| > threshold``, the first column that belongs to
+    such a pair is dropped.
+
+    Args:
+        x: points ``(N, D)``.
+        threshold: largest absolute correlation to accept.
+        as_released: take the sign into account from the second pass on, as the code published
+            with the deep kernel exponential family does, which leaves strongly negative pairs.
+
+    Returns:
+        Indices of the columns to keep, in order.
+
+    Raises:
+        ValueError: x is not a table, or a column is constant.
+
+    Example:
+        >>> a, b = torch.tensor([[1.0, 2.0, 3.0, 5.0], [1.0, -1.0, 0.0, 2.0]])
+        >>> drop_correlated(torch.stack([a, b, -2 * a], 1))
+        [1, 2]
+    """
+    _check_table(x)
+    _check_varies(x)
+    d = x.shape[1]
+    correlation = torch.corrcoef(x.mT).reshape(d, d).fill_diagonal_(0)
+    strength = correlation.abs()
+    kept = list(range(d))
+    while True:
+        above = (strength[kept][:, kept] > threshold).any(1)
+        if not bool(above.any()):
+            return kept
+        kept.pop(int(above.int().argmax()))
+        strength = correlation if as_released else strength
+
+
+def _check_table(x: Tensor) -> None:
+    check_points(x)
+    if x.ndim != 2:
+        raise ValueError(
+            f"x must be a table (N, D), got shape {tuple(x.shape)}; "
+            "flatten the events with x.flatten(1)"
+        )
+
+
+def _check_varies(x: Tensor) -> None:
+    constant = (x == x[0]).all(0).flatten().nonzero().flatten().tolist()
+    if constant:
+        raise ValueError(
+            f"x must vary in every coordinate, got a constant in {constant[:10]}; drop such "
+            "coordinates first"
+        )

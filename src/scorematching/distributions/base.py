@@ -1,0 +1,271 @@
+"""What every distribution shares, and the checks of their arguments."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from scorematching._checks import check_count, check_generator
+
+Law = TypeVar("Law", bound="Distribution")
+Array = Tensor | ArrayLike
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Distribution(ABC):
+    """A distribution on R^D with everything in closed form.
+
+    Subclasses say `_log_density`, `_score` and `_sample`; the public methods check their
+    arguments. Points must have the dtype and device of the distribution, see `to`.
+
+    Attributes:
+        dim: D, the number of coordinates.
+        log_z: log of the integral of ``exp(log_density(x))``; 0 for a normalised log-density.
+
+    Example:
+        >>> from scorematching.distributions import Gaussian
+        >>> law: Distribution = Gaussian(torch.zeros(2), torch.eye(2))
+        >>> torch.equal(law.score(torch.ones(1, 2)), -torch.ones(1, 2))
+        True
+    """
+
+    log_z: float = 0.0
+
+    def __init__(self, dim: int, like: Tensor | None = None) -> None:
+        """Take the dimension, and the dtype and device of ``like`` (default: torch's own)."""
+        self.dim = dim
+        self._like = torch.empty(0) if like is None else like.new_empty(0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the points."""
+        return self._like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the points."""
+        return self._like.device
+
+    def __repr__(self) -> str:
+        """Name the law, its dimension and its dtype."""
+        return f"{type(self).__name__}(dim={self.dim}, dtype={self.dtype})"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`log_density`, so that a distribution is itself a log-density model."""
+        return self.log_density(x)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Normalised log-density, ``x: (N, D) -> (N,)``.
+
+        Args:
+            x: points ``(N, D)``.
+
+        Returns:
+            ``log p(x)``, shape ``(N,)``.
+
+        Raises:
+            ValueError: if x has another shape.
+            TypeError: if x has another dtype.
+        """
+        self._check_points(x)
+        return self._log_density(x)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
+
+        Args:
+            x: points ``(N, D)``.
+
+        Returns:
+            ``grad log p(x)``, shape ``(N, D)``.
+
+        Raises:
+            ValueError: if x has another shape.
+            TypeError: if x has another dtype.
+        """
+        self._check_points(x)
+        return self._score(x)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n independent points with exactly this law.
+
+        Args:
+            n: number of points.
+            generator: source of randomness; None is torch's default generator.
+
+        Returns:
+            Points ``(n, D)``.
+        """
+        check_count(n, "n", "ask for one point or more")
+        check_generator(generator, self._like)
+        return self._sample(n, generator)
+
+    def to(
+        self: Law, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Law:
+        """Copy on another device or in another precision.
+
+        Parameters are cast as they are: what float32 has rounded stays rounded, and density, score
+        and samples still belong to one and the same law.
+
+        Args:
+            device: where to; None leaves it.
+            dtype: floating-point type; None leaves it.
+
+        Returns:
+            A new distribution.
+        """
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype must be floating-point, got {dtype}; use torch.float64")
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device=device, dtype=dtype))
+        return moved
+
+    @abstractmethod
+    def _log_density(self, x: Tensor) -> Tensor:
+        """`log_density` of checked points."""
+
+    @abstractmethod
+    def _score(self, x: Tensor) -> Tensor:
+        """`score` of checked points."""
+
+    @abstractmethod
+    def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """`sample` of a checked number of points."""
+
+    def _check_points(self, x: Tensor) -> None:
+        if x.ndim != 2 or x.shape[1] != self.dim:
+            raise ValueError(
+                f"x must have shape (N, {self.dim}), got {tuple(x.shape)}; "
+                "one point needs a batch axis, x[None]"
+            )
+        if x.dtype != self.dtype:
+            raise TypeError(
+                f"x must have dtype {self.dtype}, got {x.dtype}; "
+                f"convert the distribution with .to(dtype={x.dtype})"
+            )
+
+    def _normal(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Standard normal noise."""
+        return torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
+
+    def _uniform(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Uniform noise in [0, 1)."""
+        return torch.rand(shape, generator=generator, dtype=self.dtype, device=self.device)
+
+
+def standard_normal(y: Tensor) -> Tensor:
+    """Log-density of N(0, I), ``(..., D) -> (...)``."""
+    return -0.5 * (y.square().sum(-1) + y.shape[-1] * LOG_2PI)
+
+
+def log_det(triangle: Tensor) -> Tensor:
+    """Log-determinant of triangular matrices with positive diagonal, ``(..., D, D) -> (...)``."""
+    return triangle.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def inverse(triangle: Tensor) -> Tensor:
+    """Inverse of lower triangular matrices, ``(..., D, D) -> (..., D, D)``."""
+    inverse: Tensor = torch.linalg.inv(triangle)
+    return inverse.tril()
+
+
+def normal_cdf(z: float) -> float:
+    """The chance that a standard normal is below z."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def whitener(covariance: Tensor, name: str) -> Tensor:
+    """Lower triangular W with ``W covariance W' = I``, ``(..., D, D) -> (..., D, D)``."""
+    asymmetry = (covariance - covariance.mT).abs().max().item()
+    if asymmetry > 1e-6 * covariance.abs().max().item():
+        raise ValueError(
+            f"{name} must be symmetric, got entries that differ from their mirror image by "
+            f"{asymmetry:.3g}; use (C + C.T) / 2"
+        )
+    covariance = (covariance + covariance.mT) / 2
+    root, info = torch.linalg.cholesky_ex(covariance)
+    if bool(info.any()):
+        least = torch.linalg.eigvalsh(covariance.detach()).min().item()
+        raise ValueError(
+            f"{name} must be positive definite, got smallest eigenvalue {least:.3g}; "
+            "add a small multiple of the identity"
+        )
+    return inverse(root)
+
+
+def component_covariances(covariances: Tensor, means: Tensor) -> Tensor:
+    """Covariances in any accepted form as ``(K, D, D)``."""
+    num, dim = means.shape
+    if covariances.ndim == 1:
+        check_shape(covariances, "covariances", (num,))
+    elif covariances.ndim == 2:
+        check_shape(covariances, "covariances", (dim, dim))
+    elif covariances.ndim > 2:
+        check_shape(covariances, "covariances", (num, dim, dim))
+    if covariances.ndim < 2:
+        covariances = covariances[..., None, None] * torch.eye(dim).to(means)
+    return covariances.expand(num, dim, dim)
+
+
+def tensors(values: dict[str, Array]) -> list[Tensor]:
+    """Own copies of parameters, in their common floating-point dtype and device."""
+    arrays = [torch.as_tensor(value) for value in values.values() if hasattr(value, "dtype")]
+    dtypes = [array.dtype for array in arrays if array.is_floating_point()]
+    dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
+    device = arrays[0].device if arrays else None
+    tensors = []
+    for name, value in values.items():
+        tensor = torch.as_tensor(value, dtype=dtype, device=device).clone()
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity; check its computation")
+        tensors.append(tensor)
+    return tensors
+
+
+def check_shape(value: Tensor, name: str, shape: Sequence[int | None]) -> None:
+    """Require a shape; None accepts any positive length."""
+    fits = value.ndim == len(shape) and all(
+        length == wanted if wanted is not None else length > 0
+        for length, wanted in zip(value.shape, shape, strict=True)
+    )
+    if not fits:
+        letters = iter("KD" if len(shape) == 2 else "D")
+        wanted = ", ".join(next(letters) if k is None else str(k) for k in shape)
+        comma = "," if len(shape) == 1 else ""
+        raise ValueError(
+            f"{name} must have shape ({wanted}{comma}), got {tuple(value.shape)}; reshape it"
+        )
+
+
+def check_dim(dim: int, name: str, least: int) -> None:
+    """Require at least so many coordinates."""
+    check_count(dim, "dim", "it is the number of coordinates")
+    if dim < least:
+        raise ValueError(f"dim must be at least {least} for {name}, got {dim}; use dim={least}")
+
+
+def check_all_positive(value: Tensor, name: str, advice: str) -> None:
+    """Require every entry above zero."""
+    least = value.min().item()
+    if least <= 0:
+        raise ValueError(f"{name} must be positive, got {least}; {advice}")
+
+
+def check_weights(weights: Tensor, num: int) -> None:
+    """Require positive weights that sum to one."""
+    check_shape(weights, "weights", (num,))
+    check_all_positive(weights, "weights", "leave out components of weight zero")
+    total = weights.sum().item()
+    if abs(total - 1) > 1e-6:
+        raise ValueError(f"weights must sum to 1, got {total:.6g}; divide them by their sum")
