@@ -1,0 +1,205 @@
+"""Whole training steps, recorded once and replayed: as a CUDA graph, or compiled.
+
+A step is many small operations; on a GPU, launching them takes longer than running them. A CUDA
+graph launches the whole step at once. A compiler fuses the small operations, on a CPU too; it
+cannot follow derivatives of derivatives, so the step is flattened to plain operations first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from scorematching.fields import as_field
+from scorematching.objectives import Objective
+
+
+class CapturedStep:
+    """A training step as one CUDA graph: loss, gradients, clipping, optimiser, weight average.
+
+    ``step(x)`` takes one optimiser step on the mean loss of a batch and returns that loss. The
+    first calls run eagerly, the next records the graph, and later ones replay it: the same
+    numbers as eager steps, without the time to launch them. A batch of another shape is recorded
+    anew, and so is a new learning rate; for a schedule give the optimiser a tensor for ``lr``.
+    On a CPU every call runs eagerly.
+
+    Args:
+        module: a log-density module, or a `Field` around any model.
+        objective: what to minimise.
+        optimizer: over the model's parameters; on a GPU it must be capturable, as in
+            ``torch.optim.Adam(parameters, lr, capturable=True)``.
+        max_norm: clip the norm of the gradient to this; None leaves it alone.
+        ema_decay: decay of a running average of the parameters, kept in ``average``.
+        generator: source of randomness, on the device of the batches; None is torch's default.
+        warmup: how many calls run eagerly before the graph is recorded.
+
+    Example:
+        >>> from scorematching import SlicedScoreMatchingVR
+        >>> from scorematching.models import MLPDensity
+        >>> density = MLPDensity(dim=2)
+        >>> step = CapturedStep(density, SlicedScoreMatchingVR(), torch.optim.Adam(
+        ...     density.parameters(), lr=1e-3))
+        >>> step(torch.randn(8, 2)).ndim
+        0
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        max_norm: float | None = None,
+        ema_decay: float | None = None,
+        generator: torch.Generator | None = None,
+        warmup: int = 3,
+    ) -> None:
+        """Prepare the step; nothing is recorded yet."""
+        self.module, self.objective, self.optimizer = module, objective, optimizer
+        self.max_norm, self.ema_decay, self.generator = max_norm, ema_decay, generator
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.average = [p.detach().clone() for p in self.parameters] if ema_decay else []
+        self._eager_calls_left = warmup
+        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        if any(p.is_cuda for p in self.parameters):
+            _check_capturable(optimizer)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """One step on the batch ``x: (N, *event)``; returns its mean loss, detached."""
+        if not x.is_cuda or self._eager_calls_left > 0:
+            self._eager_calls_left -= 1
+            return self._on_side_stream(x) if x.is_cuda else self._step(x)
+        key = (x.shape, x.dtype, *self._constants())
+        if key not in self._recorded:
+            self._recorded[key] = self._record(x)
+        graph, static_x, loss = self._recorded[key]
+        static_x.copy_(x)
+        graph.replay()
+        return loss.clone()
+
+    def _step(self, x: Tensor) -> Tensor:
+        """The step itself, in plain sight."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.objective(self.module, x, generator=self.generator).mean()
+        loss.backward()
+        if self.max_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
+        self.optimizer.step()
+        if self.ema_decay:
+            parameters = [p.detach() for p in self.parameters]
+            torch._foreach_lerp_(self.average, parameters, 1 - self.ema_decay)
+        return loss.detach()
+
+    def _on_side_stream(self, x: Tensor) -> Tensor:
+        """An eager step on a stream of its own, as recording demands of the calls before it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            loss = self._step(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        return loss
+
+    def _record(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        graph, static_x = torch.cuda.CUDAGraph(), x.clone()
+        if self.generator is not None:
+            graph.register_generator_state(self.generator)
+        try:
+            with torch.cuda.graph(graph):
+                loss = self._step(static_x)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "this step cannot be captured as a CUDA graph: something in the model or the "
+                "objective needs the value of a tensor, or memory of another kind, while it "
+                "runs; remove .item(), .cpu() and data-dependent shapes, or train eagerly"
+            ) from error
+        return graph, static_x, loss
+
+    def _constants(self) -> tuple[Any, ...]:
+        """Numbers that a recorded graph holds fast; tensors are read anew at each replay."""
+        rates = (group["lr"] for group in self.optimizer.param_groups)
+        return tuple(rate for rate in rates if not isinstance(rate, Tensor))
+
+
+def compile_step(
+    module: nn.Module,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    wrap: Callable[[Callable[[Tensor], Tensor]], Any] = lambda f: f,
+    generator: torch.Generator | None = None,
+) -> Callable[[Tensor], Tensor]:
+    """A training step compiled by inductor, on a CPU or a GPU.
+
+    The loss and the gradients of all parameters are flattened to one list of plain operations by
+    `make_fx`, which the compiler can fuse (it cannot follow double backward itself). Noise is
+    drawn outside. Compilation takes some seconds, and needs a C++ compiler on a CPU.
+
+    Args:
+        module: the model.
+        objective: an `Objective` of the library.
+        optimizer: over the module's parameters.
+        x: a batch of the shape that every later batch will have.
+        wrap: makes a field of the model's function: `VectorField` for a score network.
+        generator: source of randomness, on the device of x.
+
+    Returns:
+        ``step(x) -> loss``: one optimiser step on a batch, returning its mean loss.
+
+    Raises:
+        ValueError: by the step, if a batch has another shape.
+
+    Example:
+        >>> from scorematching import SlicedScoreMatchingVR, models
+        >>> density = models.MLPDensity(dim=2)
+        >>> adam = torch.optim.Adam(density.parameters())
+        >>> step = compile_step(  # doctest: +SKIP
+        ...     density, SlicedScoreMatchingVR(), adam, torch.randn(128, 2))
+        >>> loss = step(torch.randn(128, 2))  # doctest: +SKIP
+    """
+    names, parameters = zip(*module.named_parameters())
+    buffers = dict(module.named_buffers())
+
+    def loss_and_gradients(values: Sequence[Tensor], x: Tensor, noise: Any) -> Any:
+        leaves = [value.detach().requires_grad_() for value in values]
+        state = {**dict(zip(names, leaves)), **buffers}
+        field = as_field(wrap(lambda z: functional_call(module, state, (z,))))
+        loss = objective.loss(field, x, noise).mean()
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        zeros = zip(gradients, leaves)
+        return loss.detach(), [torch.zeros_like(p) if g is None else g for g, p in zeros]
+
+    def detached() -> list[Tensor]:
+        return [p.detach() for p in parameters]
+
+    flat = make_fx(loss_and_gradients)(detached(), x, objective.draw(x, generator))
+    compiled = torch.compile(flat)
+    shape = x.shape
+
+    def step(x: Tensor) -> Tensor:
+        if x.shape != shape:
+            raise ValueError(
+                f"x must have the shape the step was compiled for, {tuple(shape)}, "
+                f"got {tuple(x.shape)}; drop the last batch, or compile another step"
+            )
+        with torch.no_grad():
+            loss, gradients = compiled(detached(), x, objective.draw(x, generator))
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _check_capturable(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        if group.get("capturable") is False:
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"optimizer must be capturable to run inside a CUDA graph, got {name} with "
+                f"capturable=False; make it with torch.optim.{name}(..., capturable=True)"
+            )

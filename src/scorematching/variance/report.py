@@ -1,0 +1,185 @@
+"""What a variance report holds, and how it prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class VarianceRow:
+    """One law of directions, at one number of them.
+
+    Attributes:
+        objective: name of the objective.
+        projection: name of the law.
+        num_projections: M, directions per point.
+        loss_variance: variance over directions of the batch's mean loss.
+        loss_relative: the same, relative to independent Rademacher directions with M = 1.
+        gradient_variance: total variance over directions (trace of the covariance) of the
+            gradient of the mean loss; None without parameters.
+        gradient_relative: the same, relative to independent Rademacher directions with M = 1.
+        seconds: median time of drawing directions, loss and gradient.
+        cost: seconds times projection variance (of the gradient, if there is one).
+        total_cost: seconds times the sum of data and projection variance.
+    """
+
+    objective: str
+    projection: str
+    num_projections: int
+    loss_variance: float
+    loss_relative: float
+    gradient_variance: float | None
+    gradient_relative: float | None
+    seconds: float
+    cost: float
+    total_cost: float
+
+
+@dataclass(frozen=True)
+class VarianceReport:
+    """What `variance_report` found; prints as a table.
+
+    Attributes:
+        objective: name of the objective.
+        projection: name of the objective's own law.
+        points: N, the size of the batch that all variances belong to.
+        dim: D, coordinates of one point.
+        repeats: independent draws of the directions behind each row.
+        reference: the row of independent Rademacher directions with M = 1.
+        data_loss_variance: variance of the batch's mean loss over draws of the data.
+        data_gradient_variance: the same of its gradient; None without parameters.
+        rows: one for each law and M, and one for each related objective.
+        suggested: the smallest M whose `VarianceRow.total_cost` is within a twentieth, about what
+            times are uncertain by, of the least for the objective's own law.
+
+    Example:
+        >>> import torch
+        >>> from scorematching import SlicedScoreMatchingVR, variance_report
+        >>> normal = lambda x: -0.5 * x.square().sum(-1)
+        >>> report = variance_report(SlicedScoreMatchingVR(), normal, torch.ones(4, 2), show=False)
+        >>> {row["projection"] for row in report.as_rows() if row["loss_variance"] > 0}
+        {'Gaussian iid'}
+    """
+
+    objective: str
+    projection: str
+    points: int
+    dim: int
+    repeats: int
+    reference: VarianceRow
+    data_loss_variance: float
+    data_gradient_variance: float | None
+    rows: tuple[VarianceRow, ...]
+    suggested: int
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries, ready for `pandas.DataFrame`."""
+        return [asdict(row) for row in self.rows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain numbers, strings, lists and dictionaries."""
+        return {**asdict(self), "rows": self.as_rows()}
+
+    def __str__(self) -> str:
+        """A table aligned by spaces."""
+        lines = [self._title(), "", _join(_HEADINGS[0]), _join(_HEADINGS[1])]
+        for name, cells in self._sections():
+            lines += [name, *map(_join, cells)]
+        return "\n".join([*lines, "", self._conclusion()])
+
+    def show(self) -> None:
+        """Print the table: drawn in a terminal or notebook, plain text elsewhere."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console(highlight=False)
+        if not (console.is_terminal or console.is_jupyter):
+            print(self)
+            return
+        table = Table(box=SIMPLE_HEAD, padding=0, collapse_padding=True)
+        for i, parts in enumerate(zip(*_HEADINGS, strict=True)):
+            justify: Literal["left", "right"] = "right" if i else "left"
+            table.add_column("\n".join(parts), justify=justify, no_wrap=True)
+        for name, cells in self._sections():
+            table.add_row(name, style="bold")
+            for row in cells:
+                table.add_row(*row, end_section=row is cells[-1])
+        console.print(self._title(), table, self._conclusion(), sep="\n")
+
+    def _title(self) -> str:
+        of = f"loss {self.reference.loss_variance:.3g}"
+        if self.reference.gradient_variance is not None:
+            of += f", gradient {self.reference.gradient_variance:.3g}"
+        return (
+            f"Variance due to projections: {self.objective}, N = {self.points}, D = {self.dim}, "
+            f"{self.repeats} repeats.\n"
+            f"Variances and costs are relative to {self.reference.projection}, M = 1: {of}."
+        )
+
+    def _sections(self) -> list[tuple[str, list[list[str]]]]:
+        """Cells to print, grouped by objective; variance due to data comes last."""
+        names = list(dict.fromkeys(row.objective for row in self.rows))
+        sections = [
+            (name, [self._cells(row) for row in self.rows if row.objective == name])
+            for name in names
+        ]
+        loss = ratio(self.data_loss_variance, self.reference.loss_variance)
+        gradient = ratio(self.data_gradient_variance, self.reference.gradient_variance)
+        return [*sections, ("Data", [["", "", _number(loss), _number(gradient), "", "", ""]])]
+
+    def _cells(self, row: VarianceRow) -> list[str]:
+        own = (row.objective, row.projection) == (self.objective, self.projection)
+        mark = "*" if own and row.num_projections == self.suggested else ""
+        return [
+            f"{row.projection}",
+            f"{mark}{row.num_projections}",
+            _number(row.loss_relative),
+            _number(row.gradient_relative),
+            f"{1e3 * row.seconds:.2f}",
+            _number(ratio(row.cost, self.reference.cost)),
+            _number(ratio(row.total_cost, self.reference.total_cost)),
+        ]
+
+    def _conclusion(self) -> str:
+        what = "gradient" if self.data_gradient_variance is not None else "loss"
+        chosen = (
+            f"* Suggested for {self.projection}: num_projections={self.suggested}, "
+            f"the least time x (data + projection) variance of the {what}."
+        )
+        if what == "gradient":
+            return chosen
+        return f"{chosen}\nWithout parameters there is no gradient to measure; see parameters=."
+
+
+def quotient(a: float, b: float) -> float:
+    """``a / b``, with infinity and NaN where b is zero."""
+    if b == 0:
+        return math.nan if a == 0 else math.inf
+    return a / b
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """`quotient` of numbers that may be missing."""
+    return None if a is None or b is None else quotient(a, b)
+
+
+_HEADINGS = (
+    ("", "", "loss", "gradient", "time", "time x", "time x (data"),
+    ("projection", "M", "variance", "variance", "(ms)", "variance", "+ variance)"),
+)
+_WIDTHS = (21, 3, 9, 9, 8, 9, 13)
+
+
+def _join(cells: Sequence[str]) -> str:
+    """One line of the plain table: the first column to the left, the others to the right."""
+    first, *rest = cells
+    padded = [cell.rjust(width) for cell, width in zip(rest, _WIDTHS[1:], strict=True)]
+    return "  ".join([first.ljust(_WIDTHS[0]), *padded]).rstrip()
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
