@@ -6,6 +6,7 @@ question and does arithmetic. Everything public is a log-density: larger is like
 
 from scorematching import datasets, distributions, evaluation, models
 from scorematching.capture import CapturedStep, compile_step
+from scorematching.diagnostics import check_model, explain
 from scorematching.errors import (
     DataNotFoundError,
     DivergedError,
@@ -56,10 +57,12 @@ __all__ = [
     "Sphere",
     "Terms",
     "VectorField",
+    "check_model",
     "compile_step",
     "datasets",
     "distributions",
     "evaluation",
+    "explain",
     "models",
     "parzen_sigma",
     "variance_report",

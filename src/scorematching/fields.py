@@ -186,6 +186,19 @@ class LogDensityField(Field):
         """Whether the model integrates to one; True unless it says otherwise."""
         return bool(getattr(self.model.call, "normalised", True))
 
+    def contrast(self, x: Tensor, u: Tensor) -> Tensor:
+        """How much likelier points are than moved ones, ``f(x) - f(x + u)``.
+
+        Args:
+            x: points ``(N, *event)``.
+            u: steps ``(C, N, *event)``.
+
+        Returns:
+            ``(C, N)``.
+        """
+        check_points(x)
+        return self.model.inspect(x, order=0) - on_copies(self.model.evaluate, x + u)
+
     def log_density(self, x: Tensor) -> Tensor:
         """The log-density itself, ``(N, *event) -> (N, *F)``."""
         check_points(x)
@@ -225,9 +238,9 @@ class LogDensityField(Field):
         check_points(x)
         v = directions(v, x)
         _check_step(step)
-        num = v.shape[0]
-        values = on_copies(self.model.evaluate, torch.cat([x[None], x + step * v, x - step * v]))
-        centre, ahead, behind = values.split([1, num, num])
+        centre = self.model.inspect(x, order=1 + torch.is_grad_enabled())
+        values = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
+        ahead, behind = values.chunk(2)
         projected = (ahead - behind) / (2 * step)
         return projected.movedim(0, -1), ((ahead + behind - 2 * centre) / step**2).mean(0)
 
@@ -278,7 +291,7 @@ class VectorField(Field):
         )
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of scores: 2 M evaluations, no derivative.
+        """`slice` by central differences of scores: 2 M + 1 evaluations, no derivative.
 
         ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
 
@@ -293,6 +306,7 @@ class VectorField(Field):
         check_points(x)
         v = directions(v, x)
         _check_step(step)
+        self.model.inspect(x, order=int(torch.is_grad_enabled()))
         scores = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
         ahead, behind = inner(torch.cat([v, v]), scores, event_axes(x)).chunk(2)
         return ((ahead + behind) / 2).movedim(0, -1), ((ahead - behind) / (2 * step)).mean(0)

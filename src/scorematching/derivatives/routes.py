@@ -26,6 +26,10 @@ Result = TypeVar("Result")
 Pair = tuple[Tensor, Tensor]
 
 
+class RandomModelError(ValueError):
+    """A model that answers differently from call to call, where that would be wrong."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A model and what is known about it, ready to be asked.
@@ -44,18 +48,26 @@ class Model:
     check_smoothness: bool
     route: str
 
-    def trace(self, x: Tensor, tangents: Tensor | None, tape: Tape, order: int) -> Any:
+    def trace(
+        self, x: Tensor, tangents: Tensor | None, tape: Tape, order: int, what: str = "curvature"
+    ) -> Any:
         """The traced output; refused where it is not C^order."""
         y = pairing.run(self.call, x, tangents, tape)
         self.check(y.p, x)
-        self.require(tape, order)
+        if self.check_smoothness:
+            require(tape.kinks, order, f"the {what} of a {self.kind}")
         return y
 
-    def require(self, tape: Tape, order: int) -> None:
-        """Refuse a model whose trace has kinks below C^order."""
-        if self.check_smoothness:
-            derivatives = {1: "a score", 2: "a curvature"}.get(order, "a derivative")
-            require(tape.kinks, order, f"{derivatives} of a {self.kind}")
+    def inspect(self, x: Tensor, order: int) -> Tensor:
+        """The output at points, refused where moved copies of them could not be compared."""
+
+        def traced() -> Tensor:
+            tape = Tape(x.shape[0])
+            y = self.trace(x, None, tape, order)
+            _refuse_randomness(tape)
+            return y.p
+
+        return self.choose(traced, lambda: self.evaluate(x))
 
     def evaluate(self, x: Tensor) -> Tensor:
         """The output at points, untraced."""
@@ -69,7 +81,7 @@ class Model:
             return otherwise()
         try:
             return traced()
-        except (SmoothnessError, torch.OutOfMemoryError):
+        except (SmoothnessError, RandomModelError, torch.OutOfMemoryError):
             raise
         except Exception:
             # Whatever a model dislikes about traced values, plain tensors settle it: if the
@@ -83,7 +95,7 @@ def log_density_score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density."""
 
     def traced() -> Tensor:
-        return model.trace(x, None, Tape(x.shape[0]), order=int(training)).p
+        return model.trace(x, None, Tape(x.shape[0]), int(training), "score").p
 
     return reverse.gradient(model.choose(traced, lambda: model.evaluate(x)), x)
 
@@ -113,6 +125,7 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
     def traced() -> Pair:
         survey = trace.Survey(x)
         y = model.trace(x, None, survey, order=1 + training)
+        _require_repeatable(survey)
         s = reverse.gradient(y.p, x) if y.p.ndim == 1 else None
         with torch.set_grad_enabled(training):
             directions = trace.basis(x, survey)
@@ -150,6 +163,7 @@ def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int |
     def traced() -> Pair:
         survey = trace.Survey(x)
         y = model.trace(x, None, survey, order=int(training))
+        _require_repeatable(survey)
         with torch.set_grad_enabled(training):
             directions = trace.basis(x, survey)
             size = trace.chunk_size(x, survey, training, max_memory)
@@ -172,6 +186,21 @@ def approximate_divergence(model: Model, x: Tensor, training: bool) -> Pair:
 def propagated_curvature(model: Model, x: Tensor, signs: sweeps.Signs, training: bool) -> Pair:
     """The gradient of a log-density and its divergence by a sweep of noise."""
     return _swept(model, x, training, partial(sweeps.curvature_propagation, signs=signs))
+
+
+def _refuse_randomness(tape: Tape) -> None:
+    if tape.random:
+        raise RandomModelError(
+            "the model must give the same answer at every call to be compared at moved points, "
+            f"got {tape.random[0]} in training mode; call model.eval(), or use "
+            "SlicedScoreMatchingVR, which evaluates the model once"
+        )
+
+
+def _require_repeatable(tape: Tape) -> None:
+    """Give up a trace that would run a random model several times."""
+    if tape.random:
+        raise Untraceable(f"{tape.random[0]} in training mode")
 
 
 def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) -> Pair:

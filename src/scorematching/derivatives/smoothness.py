@@ -104,27 +104,23 @@ def require(kinks: Sequence[Kink], order: int, question: str) -> None:
 
 
 def _caller() -> str:
-    """Where the operation was called: the innermost module outside torch, and its line."""
+    """Where the operation was called: its module, by its path in the model, and its line."""
+    modules: list[nn.Module] = []
+    place = ""
     frame: FrameType | None = sys._getframe(2)
-    module = None
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        name = frame.f_globals.get("__name__", "")
-        if module is None and isinstance(owner, nn.Module):
-            module = owner
-        if not name.startswith(("torch.", "scorematching.derivatives")) and name != "torch":
+    while frame is not None and frame.f_code.co_name != "run":  # beyond lies the caller's loop
+        owner, name = frame.f_locals.get("self"), frame.f_globals.get("__name__", "")
+        if isinstance(owner, nn.Module):
+            modules.append(owner)
+        if not place and name.split(".")[0] not in ("torch", "scorematching"):
             place = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-            return place if module is None else f"{_path(module, owner)} ({place})"
         frame = frame.f_back
-    return "an unknown place"
+    path = _path(modules[0], modules[-1]) if modules else ""
+    return f"{path} ({place})" if path and place else path or place or "an unknown place"
 
 
-def _path(module: nn.Module, owner: Any) -> str:
-    """The name of a module inside the one that called it, such as ``net.1: ReLU``."""
+def _path(module: nn.Module, model: nn.Module) -> str:
+    """The name of a module inside a model, such as ``net.1: ReLU``."""
     label = type(module).__name__
-    if not isinstance(owner, nn.Module) or owner is module:
-        return label
-    for name, child in owner.named_modules():
-        if child is module:
-            return f"{type(owner).__name__}.{name}: {label}"
-    return label
+    path = next((name for name, child in model.named_modules() if child is module), "")
+    return f"{path}: {label}" if path else label

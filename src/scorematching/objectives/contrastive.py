@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from scorematching._checks import check_positive
 from scorematching._shapes import dimension
-from scorematching.fields import Field, directions, on_copies
+from scorematching.fields import Field, directions
 from scorematching.objectives.base import require_log_density
 from scorematching.objectives.sliced import Sliced
 
@@ -47,7 +47,6 @@ class NoiseContrastive(Sliced):
 
     def loss(self, field: Field, x: Tensor, noise: Tensor) -> Tensor:
         """The loss of every point, ``(N,)``."""
-        f = require_log_density(field, self).log_density
+        density = require_log_density(field, self)
         u = self.eps / dimension(x) ** 0.5 * directions(noise, x)
-        values = on_copies(f, torch.cat([x[None], x - u, x + u]))
-        return -2 * logsigmoid(values[:1] - values[1:]).mean(0)
+        return -2 * logsigmoid(density.contrast(x, torch.cat([-u, u]))).mean(0)

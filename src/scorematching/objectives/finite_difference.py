@@ -19,7 +19,7 @@ class FiniteDifferenceSSM(Sliced):
 
     `SlicedScoreMatching` with ``v.s`` and ``v' (grad s) v`` by central differences at
     ``x +- h v``, ``h = eps / sqrt(D)``: an error of order eps^2, against rounding of order
-    ``precision * |f| / eps^2``. Cost: 2 M + 1 evaluations of a log-density, 2 M of a score network.
+    ``precision * |f| / eps^2``. Cost: 2 M + 1 evaluations.
 
     Args:
         projection: law of the directions, with ``E[v v'] = I``.
