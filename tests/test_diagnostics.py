@@ -97,9 +97,9 @@ def test_score_networks_pass(x: Tensor, generator: torch.Generator) -> None:
 def test_wrong_derivatives_are_found(
     x: Tensor, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With torch's own layer norm, double backward has the wrong gradient, and the check says so."""
+    """With torch's own layer norm the gradient of double backward is wrong, and this sees it."""
     monkeypatch.setattr(composed, "_WRONG", frozenset())
-    """With torch's own layer norm double backward is wrong in its gradient, and this sees it."""
+    field = sm.LogDensityField(Normed(), route="reverse")
     check = sm.check_model(field, x, sm.SlicedScoreMatchingVR(), generator, show=False)
     assert not check.passed
     assert check.errors["derivatives in x"] < 1e-5 < check.errors["Linear"]
