@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import jvp, vmap
+from torch.nn import functional as F
 
 from scorematching._checks import check_depends
 from scorematching.derivatives import gathering, structural  # noqa: F401  (they fill RULES)
@@ -81,13 +82,31 @@ class Tangents(Tape):
 
 
 class Pairing(Tangents):
-    """Keeps each operation's second derivative until the adjoints are known."""
+    """Keeps each operation's second derivative until the adjoints are known.
 
-    def __init__(self, num_points: int) -> None:
+    Args:
+        x: the points ``(N, *event)``, recording derivatives.
+    """
+
+    def __init__(self, x: Tensor) -> None:
         """Start an empty tape."""
-        super().__init__(num_points)
+        super().__init__(x.shape[0])
+        self.x = x
         self.outputs: list[Tensor] = []
         self.bends: list[tuple[Tensor, int]] = []
+        self.first_layers: list[tuple[Tensor, Tensor]] = []
+
+    def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The value of a linear layer, of points with their graph cut off.
+
+        A gradient in x is wanted once, here, and not again in the backward pass of the loss,
+        where it would cost as much as a layer; so the last step back to x is taken by hand.
+        """
+        if x.p is not self.x or not self.x.is_leaf:
+            return super().affine(x, weight, bias)
+        y = F.linear(x.p.detach(), weight, bias)
+        self.first_layers.append((y, weight))
+        return y
 
     def emit(
         self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
@@ -100,14 +119,19 @@ class Pairing(Tangents):
             self.bends.append((bend(), axis))
         return super().emit(inputs, y, act, bend, axis)
 
-    def pair(self, f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def pair(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """The score and ``sum_i <lambda_i, phi_i''[u_i, u_i]>``, in one reverse pass."""
+        read = [y for y, _ in self.first_layers]
+        check_depends(f.requires_grad, "log-density")
         s, *adjoints = torch.autograd.grad(
-            f.sum(), [x, *self.outputs], create_graph=True, allow_unused=True
+            f.sum(), [self.x, *read, *self.outputs], create_graph=True, allow_unused=True
         )
+        for adjoint, (_, weight) in zip(adjoints, self.first_layers):
+            if adjoint is not None:
+                s = adjoint @ weight if s is None else s + adjoint @ weight
         check_depends(s is not None, "log-density")
-        curvature = x.new_zeros(self.num_points)
-        for adjoint, (q, axis) in zip(adjoints, self.bends):
+        curvature = self.x.new_zeros(self.num_points)
+        for adjoint, (q, axis) in zip(adjoints[len(read) :], self.bends):
             if adjoint is not None:
                 paired = (adjoint * q).movedim(axis, 0)
                 curvature = curvature + paired.reshape(self.num_points, -1).sum(1)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from scorematching._checks import check_depends
 from scorematching._shapes import dimension, event_axes, inner
-from scorematching.derivatives.composed import twice_differentiable
 
 Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
 
@@ -31,7 +30,7 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
     connected to it.
     """
     training = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
+    with torch.inference_mode(False), torch.enable_grad():
         if not training:
             return _detach(question(x.detach().clone().requires_grad_()))
         if x.requires_grad:

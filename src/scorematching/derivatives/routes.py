@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scorematching._shapes import event_axes, inner
 from scorematching.derivatives import pairing, reverse, sweeps, trace
+from scorematching.derivatives.composed import twice_differentiable
 from scorematching.derivatives.smoothness import require
 from scorematching.derivatives.tracing import Tape, Untraceable
 from scorematching.errors import SmoothnessError
@@ -75,6 +76,11 @@ class Model:
         self.check(y, x)
         return y
 
+    def evaluate_to_differentiate(self, x: Tensor) -> Tensor:
+        """The output at points, untraced, with a graph that can be differentiated twice more."""
+        with twice_differentiable():
+            return self.evaluate(x)
+
     def choose(self, traced: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
         """The traced answer, or the other where the model cannot be traced."""
         if self.route == "reverse":
@@ -97,23 +103,23 @@ def log_density_score(model: Model, x: Tensor, training: bool) -> Tensor:
     def traced() -> Tensor:
         return model.trace(x, None, Tape(x.shape[0]), int(training), "score").p
 
-    return reverse.gradient(model.choose(traced, lambda: model.evaluate(x)), x)
+    return reverse.gradient(model.choose(traced, lambda: model.evaluate_to_differentiate(x)), x)
 
 
 def log_density_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
     """The gradient of a log-density and its mean curvature along directions."""
 
     def traced() -> Pair:
-        tape = pairing.Pairing(x.shape[0])
+        tape = pairing.Pairing(x)
         y = model.trace(x, v, tape, order=1 + training)
         if y.p.ndim == 1:
-            return tape.pair(y.p, x)
+            return tape.pair(y.p)
         jet = model.trace(x, v, pairing.Jet(x.shape[0]), order=0)
         second = torch.zeros_like(y.p) if jet.s is None else jet.s.expand_as(y.p)
-        return reverse.gradient(y.p, x), second
+        return reverse.gradient(jet.p, x), second
 
     def otherwise() -> Pair:
-        s = reverse.gradient(model.evaluate(x), x)
+        s = reverse.gradient(model.evaluate_to_differentiate(x), x)
         return s, reverse.curvature(s, x, v, training, may_be_constant=True)
 
     return model.choose(traced, otherwise)
@@ -137,7 +143,7 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
         return s, divergence
 
     def otherwise() -> Pair:
-        s = reverse.gradient(model.evaluate(x), x)
+        s = reverse.gradient(model.evaluate_to_differentiate(x), x)
         return s, reverse.divergence(s, x, training, may_be_constant=True)
 
     return model.choose(traced, otherwise)
@@ -151,7 +157,7 @@ def vector_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair
         return y.p, inner(v, y.t, event_axes(x)).mean(0)
 
     def otherwise() -> Pair:
-        h = model.evaluate(x)
+        h = model.evaluate_to_differentiate(x)
         return h, reverse.curvature(h, x, v, training, may_be_constant=False)
 
     return model.choose(traced, otherwise)
@@ -172,7 +178,7 @@ def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int |
         return y.p, divergence
 
     def otherwise() -> Pair:
-        h = model.evaluate(x)
+        h = model.evaluate_to_differentiate(x)
         return h, reverse.divergence(h, x, training, may_be_constant=False)
 
     return model.choose(traced, otherwise)

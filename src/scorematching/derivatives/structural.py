@@ -321,9 +321,8 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
     if isinstance(weight, Traced) or isinstance(bias, Traced):
         y = torch.matmul(x, weight.mT)
         return y if bias is None else y + bias
-    y = F.linear(x.p, weight, bias)
+    y = tape.affine(x, weight, bias)
     axis = None if x.axis == x.p.ndim - 1 else x.axis
-    tape.reads(x, weight)
     return tape.linear(
         x, y, lambda t: F.linear(t, weight), axis, lambda t: F.linear(t, weight.square())
     )

@@ -94,9 +94,9 @@ class Squares(Pairing):
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:
     """The score and the approximate trace of the Hessian, ``(N, *event), (N,)``."""
-    tape = Squares(x.shape[0])
+    tape = Squares(x)
     y = trace(torch.ones_like(x)[None], tape)
-    return tape.pair(y.p, x)
+    return tape.pair(y.p)
 
 
 def curvature_propagation(trace: Trace, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:

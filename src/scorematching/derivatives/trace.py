@@ -40,9 +40,10 @@ class Survey(Tape):
         self.readers: list[Tensor | None] = []
         self._weight: Tensor | None = None
 
-    def reads(self, x: Traced, weight: Tensor) -> None:
-        """Keep the weight of a layer that is about to read x."""
+    def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Keep the weight of a layer that reads x."""
         self._weight = weight
+        return super().affine(x, weight, bias)
 
     def emit(
         self, inputs: Any, y: Tensor, act: Push, bend: Bend | None, axis: int | None

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from scorematching.derivatives import composed, rules
 from scorematching.derivatives.smoothness import Kink, find_kink, lift_kink
@@ -140,8 +141,9 @@ class Tape:
         """
         return Traced(y, None, self, axis)
 
-    def reads(self, x: Traced, weight: Tensor) -> None:
-        """Hear that a linear layer with this weight is about to read x."""
+    def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The value of a linear layer at x."""
+        return F.linear(x.p, weight, bias)
 
     def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
         """``y = f(x)`` with first and second derivative d1 and d2 (None for zero)."""
