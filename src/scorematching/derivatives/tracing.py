@@ -224,7 +224,21 @@ def lift(t: Tensor, ndim: int) -> Tensor:
 
 def mean_square(t: Any) -> Tensor:
     """``mean_j u_j^2`` over tangents ``(M, *shape)``."""
-    return t.square().mean(0) if t.shape[0] > 1 else t[0].square()
+    return _MeanSquare.apply(t) if t.shape[0] > 1 else t[0].square()
+
+
+class _MeanSquare(torch.autograd.Function):
+    """A mean of squares whose backward pass goes over the tangents once instead of four times."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        return t.square().mean(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (t,) = ctx.saved_tensors
+        return t * (grads[0] * (2 / t.shape[0]))
 
 
 # ------------------------------------------------------------------------------- dispatch
