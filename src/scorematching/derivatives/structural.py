@@ -256,7 +256,7 @@ def _add(tape: Tape, func: Any, a: Any, b: Any, *, alpha: float = 1, sign: float
     x, scale = (a, 1.0) if isinstance(a, Traced) else (b, sign * alpha)
     push: Push = (lambda t: lift(t, y.ndim)) if scale == 1 else lambda t: lift(scale * t, y.ndim)
     square: Push = lambda t: lift(scale * scale * t, y.ndim)  # noqa: E731
-    return tape.linear(x, y, push, _broadcast_axis(y, x), square)
+    return tape.linear(x, y, push, _broadcast_axis(y, x), square, shared=True)
 
 
 def _sub(tape: Tape, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Any:
@@ -271,7 +271,7 @@ def _mul(tape: Tape, func: Any, a: Any, b: Any) -> Any:
         return tape.product(a, b, y, torch.mul, _broadcast_axis(y, a, b))
     x, c = (a, b) if isinstance(a, Traced) else (b, a)
     push, square = (lambda t: lift(t, y.ndim) * c), (lambda t: lift(t, y.ndim) * (c * c))
-    return tape.linear(x, y, push, _broadcast_axis(y, x), square)
+    return tape.linear(x, y, push, _broadcast_axis(y, x), square, shared=True)
 
 
 def _div(tape: Tape, func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
@@ -282,7 +282,7 @@ def _div(tape: Tape, func: Any, a: Any, b: Any, *, rounding_mode: str | None = N
         return a * torch.reciprocal(divisor)
     y = a.p / b
     push, square = (lambda t: lift(t, y.ndim) / b), (lambda t: lift(t, y.ndim) / (b * b))
-    return tape.linear(a, y, push, _broadcast_axis(y, a), square)
+    return tape.linear(a, y, push, _broadcast_axis(y, a), square, shared=True)
 
 
 def _matmul(tape: Tape, func: Any, a: Any, b: Any) -> Any:
@@ -297,24 +297,26 @@ def _matmul(tape: Tape, func: Any, a: Any, b: Any) -> Any:
         axis = None if a.axis == pa.ndim - 1 else axis
         ndim = y.ndim + 1 if pb.ndim == 1 else y.ndim
         push, square = (
-            (lambda t: lift(_wide(t, pa), ndim) @ pb),
-            (lambda t: lift(_wide(t, pa), ndim) @ pb.square()),
+            (lambda t: lift(_wide(t, pa, -1), ndim) @ pb),
+            (lambda t: lift(_wide(t, pa, -1), ndim) @ pb.square()),
         )
-        return tape.linear(a, y, push, axis, square)
+        return tape.linear(a, y, push, axis, square, shared=True)
     if pb.ndim < 2:
         raise Untraceable("a matrix times a traced vector")
     axis = None if b.axis == pb.ndim - 2 else _broadcast_axis(y, b)
     ndim = max(y.ndim, pb.ndim)
     push, square = (
-        (lambda t: pa @ lift(_wide(t, pb), ndim)),
-        (lambda t: pa.square() @ lift(_wide(t, pb), ndim)),
+        (lambda t: pa @ lift(_wide(t, pb, -2), ndim)),
+        (lambda t: pa.square() @ lift(_wide(t, pb, -2), ndim)),
     )
-    return tape.linear(b, y, push, axis, square)
+    return tape.linear(b, y, push, axis, square, shared=True)
 
 
-def _wide(t: Tensor, p: Tensor) -> Tensor:
-    """Tangents whose last two axes are at full size, as a matrix product needs them."""
-    return t.expand(*t.shape[: -min(2, p.ndim)], *p.shape[-min(2, p.ndim) :])
+def _wide(t: Tensor, p: Tensor, axis: int) -> Tensor:
+    """Tangents at full size along the axis that a matrix product sums over."""
+    shape = list(t.shape)
+    shape[axis] = p.shape[axis]
+    return t.expand(shape)
 
 
 def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -323,9 +325,11 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
         return y if bias is None else y + bias
     y = tape.affine(x, weight, bias)
     axis = None if x.axis == x.p.ndim - 1 else x.axis
-    return tape.linear(
-        x, y, lambda t: F.linear(t, weight), axis, lambda t: F.linear(t, weight.square())
-    )
+
+    def push(t: Tensor, w: Tensor = weight) -> Tensor:
+        return F.linear(t.expand(*t.shape[:-1], w.shape[1]), w)
+
+    return tape.linear(x, y, push, axis, lambda t: push(t, weight.square()), shared=True)
 
 
 def _einsum(tape: Tape, func: Any, equation: str, *operands: Any) -> Any:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.pairing import Pairing
-from scorematching.derivatives.tracing import Push, Tape, Traced, Untraceable, lift, widen
+from scorematching.derivatives.tracing import Push, Tape, Traced, Untraceable, lift, on_full, widen
 
 Signs = Callable[[Tensor], Tensor]
 """Independent random signs of the shape of a tensor."""
@@ -67,12 +67,18 @@ class Squares(Pairing):
         return self.emit([x], y, lambda u: d1 * d1 * u, bend, x.axis)
 
     def linear(
-        self, x: Traced, y: Tensor, push: Push, axis: int | None, square: Push | None = None
+        self,
+        x: Traced,
+        y: Tensor,
+        push: Push,
+        axis: int | None,
+        square: Push | None = None,
+        shared: bool = False,
     ) -> Traced:
         """Squared coefficients."""
         if square is None:
             raise Untraceable("a linear operation whose squared coefficients are not known")
-        return self.emit([x], y, lambda u: square(widen(u, x.p)), None, axis)
+        return self.emit([x], y, on_full(square, x), None, axis)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
         """Squares add, without the term for their correlation."""

@@ -151,13 +151,20 @@ class Tape:
         return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
 
     def linear(
-        self, x: Traced, y: Tensor, push: Push, axis: int | None, square: Push | None = None
+        self,
+        x: Traced,
+        y: Tensor,
+        push: Push,
+        axis: int | None,
+        square: Push | None = None,
+        shared: bool = False,
     ) -> Traced:
         """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
 
-        ``square`` is None where they are not known.
+        ``square`` is None where they are not known. Where A does the same to every point
+        (``shared``), so it may to tangents that are the same for all, and they stay small.
         """
-        return self.emit([x], y, lambda u: push(widen(u, x.p)), None, axis)
+        return self.emit([x], y, push if shared else on_full(push, x), None, axis)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
         """``y = a + scale * b`` with broadcasting."""
@@ -214,6 +221,11 @@ class Tape:
 def widen(t: Any, p: Tensor) -> Tensor:
     """Tangents at their full size ``(M, *p.shape)``."""
     return t if t.shape[1:] == p.shape else t.expand(t.shape[0], *p.shape)
+
+
+def on_full(push: Push, x: Traced) -> Push:
+    """A map on tangents of x, given them at their full size."""
+    return lambda t: push(widen(t, x.p))
 
 
 def lift(t: Tensor, ndim: int) -> Tensor:
