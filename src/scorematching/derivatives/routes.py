@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from scorematching._checks import check_log_density
 from scorematching._shapes import event_axes, inner
 from scorematching.derivatives import pairing, reverse, sweeps, trace
 from scorematching.derivatives.composed import twice_differentiable
@@ -213,7 +214,9 @@ def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) 
     """A sweep, for which there is no other route: what it cannot do it says."""
 
     def trace(tangents: Tensor | None, tape: Tape) -> Any:
-        return model.trace(x, tangents, tape, order=1 + training)
+        y = model.trace(x, tangents, tape, order=1 + training)
+        check_log_density(y.p, x, feature_axes=0)
+        return y
 
     try:
         return sweep(trace, x)

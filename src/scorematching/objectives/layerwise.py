@@ -87,6 +87,12 @@ class SignTape:
             i = next(position)
             if i == len(self._drawn):
                 self._drawn.append(random_signs(like, like.shape, self._generator))
+            if self._drawn[i].shape != like.shape:
+                raise ValueError(
+                    f"noise must be drawn for this model and these points, got signs of shape "
+                    f"{tuple(self._drawn[i].shape)} where {tuple(like.shape)} are needed; "
+                    "draw anew with objective.draw(x)"
+                )
             return self._drawn[i]
 
         return signs
