@@ -150,6 +150,7 @@ def compile_step(
         ``step(x) -> loss``: one optimiser step on a batch, returning its mean loss.
 
     Raises:
+        TypeError: if the objective draws noise while it runs (`CurvaturePropagation`).
         ValueError: by the step, if a batch has another shape.
 
     Example:
@@ -160,12 +161,13 @@ def compile_step(
         ...     density, SlicedScoreMatchingVR(), adam, torch.randn(128, 2))
         >>> loss = step(torch.randn(128, 2))  # doctest: +SKIP
     """
-    names, parameters = zip(*module.named_parameters())
-    buffers = dict(module.named_buffers())
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    names, parameters = list(trained), list(trained.values())
+    constants = {**dict(module.named_buffers()), **dict(module.named_parameters())}
 
     def loss_and_gradients(values: Sequence[Tensor], x: Tensor, noise: Any) -> Any:
         leaves = [value.detach().requires_grad_() for value in values]
-        state = {**dict(zip(names, leaves)), **buffers}
+        state = {**constants, **dict(zip(names, leaves))}
         field = as_field(wrap(lambda z: functional_call(module, state, (z,))))
         loss = objective.loss(field, x, noise).mean()
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
@@ -175,7 +177,13 @@ def compile_step(
     def detached() -> list[Tensor]:
         return [p.detach() for p in parameters]
 
-    flat = make_fx(loss_and_gradients)(detached(), x, objective.draw(x, generator))
+    noise = objective.draw(x, generator)
+    if not isinstance(noise, Tensor | None):
+        raise TypeError(
+            f"objective must draw its noise before it looks at the model, got {objective}, which "
+            "draws while it runs; train it eagerly or with CapturedStep"
+        )
+    flat = make_fx(loss_and_gradients)(detached(), x, noise)
     compiled = torch.compile(flat)
     shape = x.shape
 

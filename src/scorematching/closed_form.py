@@ -344,8 +344,8 @@ class _FeatureField(LogDensityField):
 
 def _tangents_last(y: Traced) -> Tensor:
     """Tangents of all directions, ``(N, L, M)``."""
-    assert y.t is not None
-    return y.t.expand(y.t.shape[0], *y.p.shape).movedim(0, -1)
+    assert y.u is not None
+    return y.u.expand(y.u.shape[0], *y.p.shape).movedim(0, -1)
 
 
 def _second(y: Traced) -> Tensor:

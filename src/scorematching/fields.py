@@ -271,7 +271,9 @@ class VectorField(Field):
     def score(self, x: Tensor) -> Tensor:
         """The vector field itself, ``(N, *event) -> (N, *event)``."""
         check_points(x)
-        return self.model.evaluate(x)
+        if not torch.is_grad_enabled():
+            return self.model.evaluate(x)
+        return routes.vector_score(self.model, x)
 
     def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The vector field, and ``v' J v`` averaged over directions, for its Jacobian J."""

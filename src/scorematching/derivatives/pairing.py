@@ -55,7 +55,7 @@ class Tangents(Tape):
         self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """Push the tangents forward."""
-        return Traced(y, act(*[x.t for x in inputs]), self, axis)
+        return Traced(y, act(*[x.u for x in inputs]), self, axis)
 
     def generic(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
         """An operation in no table, by nested forward mode through it alone."""
@@ -76,7 +76,12 @@ class Tangents(Tape):
         y = op(*[x.p for x in inputs])
         if not isinstance(y, Tensor):
             raise Untraceable(f"{name_of(func)}: more than one result")
-        rows = y.ndim > 0 and all(x.axis == 0 and x.p.shape[:1] == y.shape[:1] for x in inputs)
+        # With a constant in front (torch.inner(w, x)), rows may be its own.
+        rows = (
+            active[0] == 0
+            and y.ndim > 0
+            and all(x.axis == 0 and x.p.shape[:1] == y.shape[:1] for x in inputs)
+        )
         first, second = _nested_jvp(op, inputs)
         return self.emit(inputs, y, first, second, 0 if rows else None)
 
@@ -105,6 +110,8 @@ class Pairing(Tangents):
         if x.p is not self.x or not self.x.is_leaf:
             return super().affine(x, weight, bias)
         y = F.linear(x.p.detach(), weight, bias)
+        if not y.requires_grad:
+            y.requires_grad_()  # a frozen layer
         self.first_layers.append((y, weight))
         return y
 
@@ -162,10 +169,11 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
     Raises:
         Untraceable: if it does something the engine cannot follow.
     """
-    y = f(Traced(x, tangents, tape, 0))
-    if isinstance(y, Tensor):
-        check_depends(False, "model")
+    points = Traced(x, tangents, tape, 0)
+    points.viewed = True  # the caller has them too
+    y = f(points)
     if not isinstance(y, Traced):
+        check_depends(not isinstance(y, Tensor), "model")
         raise Untraceable(f"the model returns {type(y).__name__}")
     if y.kink:
         tape.kinks.append(y.kink)
@@ -191,14 +199,15 @@ def _nested_jvp(op: Any, inputs: Sequence[Traced]) -> tuple[Push, Bend]:
             return jvp(lambda *z: jvp(op, z, u)[1], primals, u)[1]
 
         with _quiet():
-            return vmap(one)(*[widen(x.t, x.p) for x in inputs]).mean(0)
+            return vmap(one)(*[widen(x.u, x.p) for x in inputs]).mean(0)
 
     return first, second
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's forward mode warns of its own scripted decompositions."""
+    """Torch's forward mode warns of its own decompositions, scripted or slow."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", UserWarning)
         yield

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_log_density
-from scorematching._shapes import event_axes, inner
+from scorematching._shapes import dimension, event_axes, inner
 from scorematching.derivatives import pairing, reverse, sweeps, trace
 from scorematching.derivatives.composed import twice_differentiable
 from scorematching.derivatives.smoothness import require
 from scorematching.derivatives.tracing import Tape, Untraceable
+from scorematching.derivatives.verify import verify
 from scorematching.errors import SmoothnessError
 
 Check = Callable[[Any, Tensor], None]
@@ -54,10 +55,13 @@ class Model:
         self, x: Tensor, tangents: Tensor | None, tape: Tape, order: int, what: str = "curvature"
     ) -> Any:
         """The traced output; refused where it is not C^order."""
-        y = pairing.run(self.call, x, tangents, tape)
-        self.check(y.p, x)
-        if self.check_smoothness:
-            require(tape.kinks, order, f"the {what} of a {self.kind}")
+        try:
+            y = pairing.run(self.call, x, tangents, tape)
+            self.check(y.p, x)
+            verify(self.call, x, y.p, tape)
+        finally:  # what stopped the trace does not smooth the kinks before it
+            if self.check_smoothness:
+                require(tape.kinks, order, f"the {what} of a {self.kind}")
         return y
 
     def inspect(self, x: Tensor, order: int) -> Tensor:
@@ -133,15 +137,14 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
         survey = trace.Survey(x)
         y = model.trace(x, None, survey, order=1 + training)
         _require_repeatable(survey)
-        s = reverse.gradient(y.p, x) if y.p.ndim == 1 else None
         with torch.set_grad_enabled(training):
             directions = trace.basis(x, survey)
             size = trace.chunk_size(x, survey, training, max_memory)
             chunk = trace.log_density_chunk(model.call, x)
             projected, divergence = trace.accumulate(chunk, directions, size, training)
-        if s is None:
-            s = projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:])
-        return s, divergence
+        if y.p.ndim == 1 or len(directions) < dimension(x):
+            return reverse.gradient(y.p, x), divergence
+        return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), divergence
 
     def otherwise() -> Pair:
         s = reverse.gradient(model.evaluate_to_differentiate(x), x)
@@ -150,12 +153,21 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
     return model.choose(traced, otherwise)
 
 
+def vector_score(model: Model, x: Tensor) -> Tensor:
+    """A vector field, refused where it jumps."""
+
+    def traced() -> Tensor:
+        return model.trace(x, None, Tape(x.shape[0]), 0, "score").p
+
+    return model.choose(traced, lambda: model.evaluate(x))
+
+
 def vector_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
     """A vector field and its mean curvature along directions, by one tangent pass."""
 
     def traced() -> Pair:
         y = model.trace(x, v, pairing.Tangents(x.shape[0]), order=int(training))
-        return y.p, inner(v, y.t, event_axes(x)).mean(0)
+        return y.p, inner(v, y.u, event_axes(x)).mean(0)
 
     def otherwise() -> Pair:
         h = model.evaluate_to_differentiate(x)

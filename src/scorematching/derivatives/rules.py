@@ -20,6 +20,9 @@ Derivatives = Callable[..., tuple[Any, Any]]
 def _softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
     s = torch.sigmoid(z if beta == 1 else beta * z)
     curved = s * (1 - s)
+    if threshold < 20:  # beyond it torch takes the identity
+        linear = beta * z > threshold
+        s, curved = torch.where(linear, 1.0, s), torch.where(linear, 0.0, curved)
     return s, curved if beta == 1 else beta * curved
 
 
@@ -128,8 +131,8 @@ ELEMENTWISE: dict[str, Derivatives] = {
     # with kinks: see smoothness.py
     "relu": lambda z, y, inplace=False: _mask(z > 0, z),
     "relu6": lambda z, y, inplace=False: _mask((z > 0) & (z < 6), z),
-    "leaky_relu": lambda z, y, slope=0.01, inplace=False: (
-        torch.where(z > 0, torch.ones_like(z), torch.full_like(z, slope)),
+    "leaky_relu": lambda z, y, negative_slope=0.01, inplace=False: (
+        torch.where(z > 0, torch.ones_like(z), torch.full_like(z, negative_slope)),
         None,
     ),
     "hardtanh": lambda z, y, min_val=-1.0, max_val=1.0, inplace=False: _mask(
@@ -158,20 +161,16 @@ FROM_INPUT = frozenset("softplus silu gelu mish".split())
 
 RESHAPES = frozenset(
     "reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as "
-    "reshape_as to double float type_as alias".split()
+    "reshape_as to double float type_as".split()
 )
 """Linear: the same numbers in the same order."""
 
-PERMUTES = frozenset(
-    "permute transpose swapaxes swapdims movedim moveaxis t adjoint numpy_T "
-    "matrix_transpose".split()
-)
+PERMUTES = frozenset("permute transpose swapaxes swapdims movedim moveaxis t adjoint".split())
 """Linear: the same numbers, axes in another order."""
 
 BATCHED = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
-    "interpolate upsample pad pixel_shuffle pixel_unshuffle channel_shuffle "
-    "unfold_image fold".split()
+    "interpolate upsample pad pixel_shuffle pixel_unshuffle channel_shuffle fold".split()
 )
 """Linear in the first argument, each row of the batch by itself."""
 
@@ -199,7 +198,7 @@ CONSTANT = frozenset(
     "argmax argmin argsort searchsorted bucketize any all count_nonzero is_floating_point "
     "is_complex is_tensor detach signbit heaviside item tolist numpy size dim numel nelement "
     "stride is_contiguous get_device element_size data_ptr is_pinned storage_offset "
-    "result_type nonzero logical_not cpu_count".split()
+    "result_type nonzero logical_not".split()
 )
 """Piecewise constant, or about the tensor rather than its numbers: no derivative to carry."""
 
@@ -214,6 +213,7 @@ ALIASES = {
     "__pow__": "pow", "__rpow__": "rpow", "float_power": "pow", "__neg__": "neg",
     "negative": "neg", "__pos__": "positive", "__matmul__": "matmul", "__rmatmul__": "rmatmul",
     "mm": "matmul", "bmm": "matmul", "mv": "matmul", "linalg_matmul": "matmul", "__abs__": "abs",
+    "__mod__": "remainder",
     "absolute": "abs", "arctan": "atan", "arcsin": "asin", "arccos": "acos", "arcsinh": "asinh",
     "arccosh": "acosh", "arctanh": "atanh", "special_erf": "erf", "special_erfc": "erfc",
     "special_expm1": "expm1", "special_log1p": "log1p", "special_exp2": "exp2",
@@ -221,6 +221,7 @@ ALIASES = {
     "special_logsumexp": "logsumexp", "special_softmax": "softmax",
     "special_log_softmax": "log_softmax", "log_sigmoid": "logsigmoid", "concat": "cat",
     "concatenate": "cat", "__gt__": "gt", "__ge__": "ge", "__lt__": "lt", "__le__": "le",
-    "__eq__": "eq", "__ne__": "ne", "fix": "trunc", "_softmax": "softmax", "dropout1d": "dropout",
+    "__eq__": "eq", "__ne__": "ne", "fix": "trunc",
+    "_threshold": "threshold", "_softmax": "softmax", "dropout1d": "dropout",
 }  # fmt: skip
 """Other names for operations of the tables."""

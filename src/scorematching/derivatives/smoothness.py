@@ -15,6 +15,7 @@ curvature or divergence         C2 to train, C1 else   C1 to train, C0 else
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +88,7 @@ def lift_kink(name: str, args: Sequence[Any], kinked: Sequence[Any]) -> Kink | N
     if not isinstance(power, (int, float)) or power < 2:
         return None
     smooth = kink.operation in EVEN and power % 2 == 0
-    return replace(kink, order=99 if smooth else int(power) * (kink.order + 1) - 1)
+    return replace(kink, order=99 if smooth else math.ceil(power * (kink.order + 1)) - 1)
 
 
 def require(kinks: Sequence[Kink], order: int, question: str) -> None:

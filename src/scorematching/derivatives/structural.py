@@ -148,7 +148,7 @@ def _convolution(
 
 def _on_rows(x: Traced, y: Tensor, op: Push) -> Push:
     """An operation on the rows of a batch, applied to the rows of all tangents at once."""
-    if x.axis != 0 or y.ndim != x.p.ndim:
+    if x.axis != 0 or y.shape[:1] != x.p.shape[:1]:
         raise Untraceable("an operation on images without a batch axis in front")
     return lambda t: op(t.flatten(0, 1)).unflatten(0, t.shape[:2])
 
@@ -158,6 +158,8 @@ def _pads_with_number(pad: Any, mode: str = "constant", value: float | None = No
 
 
 def _linear(tape: Tape, func: Any, x: Traced, *args: Any, **kwargs: Any) -> Any:
+    if name_of(func) in rules.SHAPE_OF:
+        args = plain(args)
     if not isinstance(x, Traced) or any(isinstance(a, Traced) for a in args):
         return tape.generic(func, (x, *args), kwargs)
     name = name_of(func)
@@ -176,7 +178,9 @@ def _linear(tape: Tape, func: Any, x: Traced, *args: Any, **kwargs: Any) -> Any:
 
 def _selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
     """A linear map whose coefficients are zeros and ones, their own squares."""
-    return tape.linear(x, y, push, axis, push)
+    z = tape.linear(x, y, push, axis, push)
+    x.viewed = z.viewed = True
+    return z
 
 
 def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None) -> Push:
@@ -192,9 +196,11 @@ def _axis_kept(name: str, x: Traced, y: Tensor, args: Any, kwargs: Any) -> int |
     if x.axis is None:
         return None
     if name in rules.ALONG:
-        dim = kwargs.get("dim", kwargs.get("dims", args[-1] if name in _DIM_LAST else None))
+        last = args[-1] if args else None
+        dim = kwargs.get("dim", kwargs.get("dims", last if name in _DIM_LAST else None))
         if name in ("narrow", "select", "index_select", "gather", "take_along_dim", "unfold"):
-            dim = kwargs.get("dim", args[0] if name != "take_along_dim" else args[-1])
+            first = args[0] if args else None
+            dim = kwargs.get("dim", first if name != "take_along_dim" else last)
         if name in ("split", "chunk", "tensor_split", "split_with_sizes"):
             dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         if name == "unbind":
@@ -204,6 +210,8 @@ def _axis_kept(name: str, x: Traced, y: Tensor, args: Any, kwargs: Any) -> int |
         if y.ndim < x.p.ndim and axes_of(dim, x.p.ndim)[0] < x.axis:
             return x.axis - 1
         return x.axis
+    if name in ("diag_embed", "diagonal", "diag", "trace"):
+        return None
     axis = x.axis + y.ndim - x.p.ndim  # expand and repeat add axes on the left
     return axis if 0 <= axis < y.ndim and y.shape[axis] == x.p.shape[x.axis] else None
 
@@ -212,10 +220,15 @@ _DIM_LAST = frozenset(["flip", "roll", "cumsum"])
 
 
 def _getitem(tape: Tape, func: Any, x: Any, index: Any) -> Any:
-    if not isinstance(x, Traced) or isinstance(index, Traced):
+    if not isinstance(x, Traced):
         raise Untraceable("an index that depends on the points")
     items = index if isinstance(index, tuple) else (index,)
-    items = tuple(torch.as_tensor(i) if isinstance(i, list) else i for i in items)
+    if any(isinstance(i, Traced) for i in items):
+        raise Untraceable("an index that depends on the points")
+    items = tuple(
+        i if isinstance(i, Tensor) or not hasattr(i, "__len__") else torch.as_tensor(i)
+        for i in items
+    )
     advanced = [i for i in items if isinstance(i, Tensor)]
     y = x.p[items]
     if len(advanced) > 1:

@@ -23,7 +23,16 @@ from torch import Tensor
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.pairing import Pairing
-from scorematching.derivatives.tracing import Push, Tape, Traced, Untraceable, lift, on_full, widen
+from scorematching.derivatives.tracing import (
+    Push,
+    Tape,
+    Traced,
+    Untraceable,
+    lift,
+    name_of,
+    on_full,
+    widen,
+)
 
 Signs = Callable[[Tensor], Tensor]
 """Independent random signs of the shape of a tensor."""
@@ -50,6 +59,10 @@ class Nodes(Tape):
             self.curved.append((x.p, y, d2))
         return Traced(y, None, self, x.axis)
 
+    def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
+        """Refuse an operation in no table."""
+        raise Untraceable(f"{name_of(func)}: no rule for it")
+
     def product(self, a: Traced, b: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
         """Remember ``(a, b, B(a, b))`` and B."""
         self.products.append((a.p, b.p, y, push))
@@ -63,7 +76,7 @@ class Squares(Pairing):
 
     def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
         """``f'(x)^2`` times the square; it is also what f'' multiplies."""
-        bend = None if d2 is None else lambda: d2 * widen(x.t, x.p)[0]
+        bend = None if d2 is None else lambda: d2 * widen(x.u, x.p)[0]
         return self.emit([x], y, lambda u: d1 * d1 * u, bend, x.axis)
 
     def linear(
@@ -91,11 +104,13 @@ class Squares(Pairing):
             u, w = lift(widen(u, a.p), y.ndim), lift(widen(w, b.p), y.ndim)
             return push(u, b.p.square()) + push(a.p.square(), w)
 
-        return self.emit([a, b], y, act, None, axis)
+        # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
+        bend = (lambda: 2 * push(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
+        return self.emit([a, b], y, act, bend, axis)
 
     def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
         """Refuse an operation in no table."""
-        return Tape.generic(self, func, args, kwargs)
+        raise Untraceable(f"{name_of(func)}: no rule for it")
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:

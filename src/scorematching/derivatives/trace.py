@@ -76,9 +76,9 @@ def log_density_chunk(f: Callable[[Any], Any], x: Tensor) -> Chunk:
     def chunk(directions: Tensor) -> tuple[Tensor, Tensor]:
         y = run(f, x, directions, Jet(x.shape[0]))
         num = directions.shape[0]
-        assert y.t is not None
+        assert y.u is not None
         second = torch.zeros_like(y.p) if y.s is None else y.s.expand_as(y.p)
-        return y.t.expand(num, *y.p.shape), num * second
+        return y.u.expand(num, *y.p.shape), num * second
 
     return chunk
 
@@ -88,9 +88,9 @@ def vector_chunk(h: Callable[[Any], Any], x: Tensor) -> Chunk:
 
     def chunk(directions: Tensor) -> tuple[Tensor, Tensor]:
         y = run(h, x, directions, Tangents(x.shape[0]))
-        assert y.t is not None
+        assert y.u is not None
         axes = x.ndim - 1
-        curvature = flatten_event(directions * y.t, axes).sum(-1).expand(-1, x.shape[0])
+        curvature = flatten_event(directions * y.u, axes).sum(-1).expand(-1, x.shape[0])
         return flatten_event(directions * y.p, axes).sum(-1), curvature.sum(0)
 
     return chunk

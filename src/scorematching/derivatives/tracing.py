@@ -37,15 +37,16 @@ class Traced:
 
     Attributes:
         p: its value.
-        t: tangents ``(M, *p.shape)``, or broadcastable to that; None on tapes that carry none.
+        u: tangents ``(M, *p.shape)``, or broadcastable to that; None on tapes that carry none.
         s: mean second derivative along the directions, on tapes that carry it.
         tape: what is being recorded.
         axis: the axis of p that runs over the N points (N times c rows in their order, where a
             model has folded other axes into it); None where the model has lost track of it.
         kink: a point where the function that made p is not smooth, if that is still undecided.
+        viewed: whether another value may share its memory, so that it cannot change in place.
     """
 
-    __slots__ = ("axis", "kink", "p", "s", "t", "tape")
+    __slots__ = ("axis", "kink", "p", "s", "tape", "u", "viewed")
 
     def __init__(
         self,
@@ -55,8 +56,9 @@ class Traced:
         axis: int | None,
         s: Tensor | None = None,
     ) -> None:
-        self.p, self.t, self.tape, self.axis, self.s = p, t, tape, axis, s
+        self.p, self.u, self.tape, self.axis, self.s = p, t, tape, axis, s
         self.kink: Kink | None = None
+        self.viewed = False
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,9 +67,11 @@ class Traced:
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(torch.Tensor, name)
         if not callable(attribute):
-            if name in ("T", "mT"):
-                return _dispatch(torch.transpose, (self, -2, -1), {}) if self.p.ndim > 1 else self
-            return getattr(self.p, name)
+            if name == "mT" or (name == "T" and self.p.ndim == 2):
+                return _dispatch(torch.transpose, (self, -2, -1), {})
+            if name == "data" or name not in _VALUES:
+                return getattr(self.p, name)
+            raise Untraceable(f"{name}: an attribute that holds values")
         return lambda *args, **kwargs: _dispatch(attribute, (self, *args), kwargs)
 
     def __len__(self) -> int:
@@ -85,8 +89,20 @@ class Traced:
     def __int__(self) -> int:
         return int(self.p)
 
+    def become(self, value: Traced) -> Traced:
+        """Change in place, for every name that this value has."""
+        if self.viewed or value.p.shape != self.p.shape:
+            raise Untraceable("a change in place that other values may see")
+        self.p, self.u, self.s, self.axis = value.p, value.u, value.s, value.axis
+        self.kink = value.kink
+        return self
+
     def __setitem__(self, index: Any, value: Any) -> None:
         raise Untraceable("assignment into a tensor")
+
+
+_VALUES = frozenset("T H mH real imag grad _base".split())
+"""Attributes of a tensor that hold its numbers, not facts about it."""
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -96,12 +112,21 @@ def _operator(name: str) -> Callable[..., Any]:
     return method
 
 
+def _assignment(name: str) -> Callable[..., Any]:
+    def method(self: Traced, other: Any) -> Any:
+        return self.become(_dispatch(getattr(torch.Tensor, name), (self, other), {}))
+
+    return method
+
+
 for _name in (
     "add radd sub rsub mul rmul truediv rtruediv pow rpow neg pos matmul rmatmul abs "
-    "getitem gt ge lt le eq ne"
+    "getitem gt ge lt le eq ne mod"
 ).split():
     if hasattr(torch.Tensor, f"__{_name}__"):
         setattr(Traced, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in "add sub mul truediv".split():
+    setattr(Traced, f"__i{_name}__", _assignment(f"__{_name}__"))
 
 
 class Tape:
@@ -147,7 +172,7 @@ class Tape:
 
     def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
         """``y = f(x)`` with first and second derivative d1 and d2 (None for zero)."""
-        bend = None if d2 is None else lambda: d2 * mean_square(x.t)
+        bend = None if d2 is None else lambda: d2 * mean_square(x.u)
         return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
 
     def linear(
@@ -184,7 +209,7 @@ class Tape:
             return push(ready(u, a), b.p) + push(a.p, ready(w, b))
 
         return self.emit(
-            [a, b], y, act, lambda: 2 * push(ready(a.t, a), ready(b.t, b)).mean(0), axis
+            [a, b], y, act, lambda: 2 * push(ready(a.u, a), ready(b.u, b)).mean(0), axis
         )
 
     def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: int | None) -> Traced:
@@ -209,13 +234,16 @@ class Tape:
             [x],
             y,
             lambda u: push(widen(u, x.p)),
-            lambda: bend(widen(x.t, x.p)).mean(0),
+            lambda: bend(widen(x.u, x.p)).mean(0),
             axis,
         )
 
     def generic(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
         """An operation in no table."""
-        raise Untraceable(f"{name_of(func)}: no rule for it")
+        y = func(*plain(args), **plain(kwargs))
+        if not isinstance(y, Tensor):
+            raise Untraceable(f"{name_of(func)}: more than one result")
+        return self.emit(find_traced(args, kwargs), y, plain, None, None)
 
 
 def widen(t: Any, p: Tensor) -> Tensor:
@@ -266,13 +294,16 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     shape_only = name in rules.SHAPE_OF and not isinstance(args[0], Traced)
     if name in rules.CONSTANT or shape_only:
         return func(*plain(args), **plain(kwargs))
-    args, kwargs = _out_of_place(name, args, kwargs)
+    kink = find_kink(name.rstrip("_") if not name.endswith("__") else name, args, kwargs)
     lifted = lift_kink(name, args, [x for x in traced if x.kink])
     tape.kinks += [x.kink for x in traced if x.kink and not lifted]
+    if kink and (_writes(name, kwargs) or name in _SEVERAL):
+        tape.kinks.append(kink)  # nothing will carry it on
+    args, kwargs = _out_of_place(name, args, kwargs)
     route, rule = route_and_rule(name)
     tape.operations[name, route] += 1
     y = rule(tape, func, *args, **kwargs)
-    kink = lifted or find_kink(name, args, kwargs)
+    kink = lifted or kink
     if kink and isinstance(y, Traced):
         y.kink = kink
     return y
@@ -309,14 +340,22 @@ def plain(value: Any) -> Any:
 
 def _out_of_place(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The call with ``inplace=True`` switched off; writing in place is refused elsewhere."""
-    if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
+    if _writes(name, kwargs):
         raise Untraceable(f"{name}: writes in place")
+    kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     if kwargs.get("inplace"):
         kwargs = {**kwargs, "inplace": False}
     if name in _INPLACE and args[-1] is True:
         args = (*args[:-1], False)
     return args, kwargs
 
+
+def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name == "__setitem__" or kwargs.get("out") is not None
+
+
+_SEVERAL = frozenset("max min sort topk median rrelu huber_loss".split())
 
 _INPLACE = frozenset("relu relu6 leaky_relu elu celu selu hardtanh hardswish silu mish".split())
 
