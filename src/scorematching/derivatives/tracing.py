@@ -299,14 +299,14 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tape.kinks += [x.kink for x in traced if x.kink and not lifted]
     if kink and (_writes(name, kwargs) or name in _SEVERAL):
         tape.kinks.append(kink)  # nothing will carry it on
-    args, kwargs = _out_of_place(name, args, kwargs)
+    in_place, args, kwargs = _out_of_place(name, args, kwargs)
     route, rule = route_and_rule(name)
     tape.operations[name, route] += 1
     y = rule(tape, func, *args, **kwargs)
     kink = lifted or kink
     if kink and isinstance(y, Traced):
         y.kink = kink
-    return y
+    return traced[0].become(y) if in_place else y
 
 
 def name_of(func: Any) -> str:
@@ -338,16 +338,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _out_of_place(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The call with ``inplace=True`` switched off; writing in place is refused elsewhere."""
+def _out_of_place(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[bool, Any, dict[str, Any]]:
+    """Whether a call asks for ``inplace=True``, and the call without it."""
     if _writes(name, kwargs):
         raise Untraceable(f"{name}: writes in place")
-    kwargs = {k: v for k, v in kwargs.items() if k != "out"}
-    if kwargs.get("inplace"):
-        kwargs = {**kwargs, "inplace": False}
-    if name in _INPLACE and args[-1] is True:
-        args = (*args[:-1], False)
-    return args, kwargs
+    in_place = bool(kwargs.get("inplace"))
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("out", "inplace")}
+    if len(args) > _INPLACE.get(name, len(args)) and args[-1] is True:
+        in_place, args = True, (*args[:-1], False)
+    return in_place, args, kwargs
 
 
 def _writes(name: str, kwargs: dict[str, Any]) -> bool:
@@ -357,7 +356,12 @@ def _writes(name: str, kwargs: dict[str, Any]) -> bool:
 
 _SEVERAL = frozenset("max min sort topk median rrelu huber_loss".split())
 
-_INPLACE = frozenset("relu relu6 leaky_relu elu celu selu hardtanh hardswish silu mish".split())
+_INPLACE = {
+    "relu": 1, "relu6": 1, "leaky_relu": 2, "elu": 2, "celu": 2, "selu": 1, "hardtanh": 3,
+    "hardswish": 1, "hardsigmoid": 1, "silu": 1, "mish": 1, "dropout": 3, "dropout2d": 3,
+    "dropout3d": 3,
+}  # fmt: skip
+"""The position of the argument ``inplace``."""
 
 
 RULES: dict[str, Callable[..., Any]] = {}
