@@ -140,9 +140,16 @@ class Pairing(Tangents):
         curvature = self.x.new_zeros(self.num_points)
         for adjoint, (q, axis) in zip(adjoints[len(read) :], self.bends):
             if adjoint is not None:
-                paired = (adjoint * q).movedim(axis, 0)
-                curvature = curvature + paired.reshape(self.num_points, -1).sum(1)
+                curvature = curvature + self._per_point(adjoint * q, axis)
         return s, curvature
+
+    def _per_point(self, paired: Tensor, axis: int) -> Tensor:
+        """Sums over everything but the points, ``(N,)``."""
+        if paired.ndim == 1:
+            return paired.reshape(self.num_points, -1).sum(1)
+        if axis == 0 and paired.ndim == 2 and paired.shape[0] == self.num_points:
+            return paired.sum(1)
+        return paired.movedim(axis, 0).reshape(self.num_points, -1).sum(1)
 
 
 class Jet(Tangents):

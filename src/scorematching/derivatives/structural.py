@@ -7,6 +7,7 @@ how it acts on tangents and where it leaves the batch axis, and hands the three 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,15 @@ def _elementwise(tape: Tape, func: Any, x: Any, *args: Any, **kwargs: Any) -> An
     if y.shape != x.p.shape:  # an exponent or a bound that broadcasts
         return tape.generic(func, (x, *args), kwargs)
     d1, d2 = rules.ELEMENTWISE[name](x.p, y, *args, **kwargs)
-    return tape.elementwise(x, _Link.apply(x.p, d1, y) if linked else y, d1, d2)
+    y = _Link.apply(x.p, d1, y) if linked else y
+    shortcut = rules.ONE_TANGENT.get(name)
+    if shortcut is not None and (args or kwargs):
+        shortcut = partial(_with_arguments, shortcut, args, kwargs)
+    return tape.elementwise(x, y, d1, d2, shortcut)
+
+
+def _with_arguments(shortcut: Push, args: Any, kwargs: Any, *values: Tensor) -> Tensor:
+    return shortcut(*values, *args, **kwargs)
 
 
 class _Link(torch.autograd.Function):

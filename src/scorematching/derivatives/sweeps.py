@@ -29,6 +29,7 @@ from scorematching.derivatives.tracing import (
     Traced,
     Untraceable,
     lift,
+    made,
     name_of,
     on_full,
     widen,
@@ -53,10 +54,12 @@ class Nodes(Tape):
         self.curved: list[tuple[Tensor, Tensor, Any]] = []
         self.products: list[tuple[Tensor, Tensor, Tensor, Push]] = []
 
-    def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
+    def elementwise(
+        self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
+    ) -> Traced:
         """Remember ``(z, y, f''(z))``."""
         if d2 is not None:
-            self.curved.append((x.p, y, d2))
+            self.curved.append((x.p, y, made(d2)))
         return Traced(y, None, self, x.axis)
 
     def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
@@ -74,9 +77,11 @@ class Squares(Pairing):
 
     closed_forms = False
 
-    def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
+    def elementwise(
+        self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
+    ) -> Traced:
         """``f'(x)^2`` times the square; it is also what f'' multiplies."""
-        bend = None if d2 is None else lambda: d2 * widen(x.u, x.p)[0]
+        bend = None if d2 is None else lambda: made(d2) * widen(x.u, x.p)[0]
         return self.emit([x], y, lambda u: d1 * d1 * u, bend, x.axis)
 
     def linear(

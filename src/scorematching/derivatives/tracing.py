@@ -170,9 +170,19 @@ class Tape:
         """The value of a linear layer at x."""
         return F.linear(x.p, weight, bias)
 
-    def elementwise(self, x: Traced, y: Tensor, d1: Any, d2: Any) -> Traced:
-        """``y = f(x)`` with first and second derivative d1 and d2 (None for zero)."""
-        bend = None if d2 is None else lambda: d2 * mean_square(x.u)
+    def elementwise(
+        self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
+    ) -> Traced:
+        """``y = f(x)`` with first and second derivative d1 and d2.
+
+        ``d2`` is None for zero, or a function that makes it; ``shortcut(y, u, d1 * u)`` is
+        ``d2 * u^2``, cheaper where there is one tangent u.
+        """
+        if shortcut is not None and x.u is not None and x.u.shape == (1, *y.shape):
+            w = d1 * x.u
+            bend: Any = lambda: shortcut(y, x.u[0], w[0])  # noqa: E731
+            return self.emit([x], y, lambda u: w if u is x.u else d1 * u, bend, x.axis)
+        bend = None if d2 is None else lambda: made(d2) * mean_square(x.u)
         return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
 
     def linear(
@@ -260,6 +270,11 @@ def lift(t: Tensor, ndim: int) -> Tensor:
     """Tangents of a value that is about to be broadcast to ``ndim`` axes."""
     missing = ndim + 1 - t.ndim
     return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
+
+
+def made(d2: Any) -> Any:
+    """A second derivative, made now if it was not yet."""
+    return d2() if callable(d2) else d2
 
 
 def mean_square(t: Any) -> Tensor:
