@@ -98,7 +98,7 @@ def test_balanced_rows_are_exactly_uniform(monkeypatch: pytest.MonkeyPatch, n: i
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 8])
 def test_signs_alone_make_rows_uniform(d: int) -> None:
     """For any fixed pattern of the Hadamard matrix, the signs run over everything once."""
-    pattern = projections._hadamard(torch.arange(order(d)), torch.arange(d), points(1, 1))
+    pattern = projections._hadamard(order(d), order(d), torch.arange(d), points(1, 1))
     assert set(pattern.unique().tolist()) <= {-1.0, 1.0}
     for row in pattern:
         runs = {tuple((row * torch.tensor(s, dtype=row.dtype)).tolist()) for s in all_signs(d)}
@@ -107,7 +107,7 @@ def test_signs_alone_make_rows_uniform(d: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8, 64])
 def test_hadamard_matrix_is_orthogonal(k: int) -> None:
-    h = projections._hadamard(torch.arange(k), torch.arange(k), points(1, 1))
+    h = projections._hadamard(k, k, torch.arange(k), points(1, 1))
     assert torch.equal(h @ h.T, k * torch.eye(k, dtype=h.dtype))
 
 
@@ -332,7 +332,7 @@ def test_fixed_columns_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     a = torch.zeros(2, 3, 3, dtype=torch.float64)
     a[:, 0, 2] = a[:, 2, 0] = 1.0
     signs = torch.tensor(all_signs(3), dtype=torch.float64)
-    pattern = projections._hadamard(torch.arange(2), torch.arange(3), points(1, 1))
+    pattern = projections._hadamard(2, 4, torch.arange(3), points(1, 1))
     v = signs[:, None] * pattern
     fixed = float(torch.einsum("tna,nab,tnb->tn", v, a, v).mean(1).var(correction=0))
     assert fixed == pytest.approx(2 * variance_iid(a))

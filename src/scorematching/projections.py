@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -136,7 +137,7 @@ class Rademacher(Projection):
         # Sorting random keys, unlike randperm, can be recorded in a CUDA graph.
         keys = torch.rand(order, generator=generator, device=like.device)
         columns = keys.argsort()[:d]
-        pattern = _hadamard(torch.arange(rows, device=like.device), columns, like)
+        pattern = _hadamard(rows, order, columns, like)
         return (pattern * signs).reshape(groups, -1, d)[:, :size]
 
 
@@ -199,12 +200,26 @@ def _normal(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | N
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def _hadamard(rows: Tensor, columns: Tensor, like: Tensor) -> Tensor:
-    """Entries ``H[r, c] = (-1)^<bits(r), bits(c)>`` of Sylvester's matrix, ``(rows, columns)``."""
-    places = torch.arange((columns.numel() - 1).bit_length(), device=like.device)
-    row_bits = (rows[:, None] >> places & 1).to(like.dtype)
-    column_bits = (columns[:, None] >> places & 1).to(like.dtype)
-    return 1 - 2 * (row_bits @ column_bits.T).remainder(2)
+def _hadamard(rows: int, order: int, columns: Tensor, like: Tensor) -> Tensor:
+    """The first rows of Sylvester's matrix of some order, at the given columns."""
+    capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
+    # What is made while a CUDA graph records belongs to the graph, and is not kept.
+    make = _sylvester.__wrapped__ if capturing or rows * order > _KEPT else _sylvester
+    return make(rows, order, like.dtype, like.device)[:, columns]
+
+
+@lru_cache(maxsize=8)
+def _sylvester(rows: int, order: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Entries ``H[r, c] = (-1)^<bits(r), bits(c)>``, ``(rows, order)``."""
+    with torch.inference_mode(False):
+        places = torch.arange((order - 1).bit_length(), device=device)
+        row_bits = (torch.arange(rows, device=device)[:, None] >> places & 1).to(dtype)
+        column_bits = (torch.arange(order, device=device)[:, None] >> places & 1).to(dtype)
+        return 1 - 2 * (row_bits @ column_bits.T).remainder(2)
+
+
+_KEPT = 1 << 20
+"""Entries of a matrix worth keeping from call to call."""
 
 
 def _unit_directions(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from scorematching import LogDensityField
 from scorematching.derivatives import composed, rules, smoothness, tracing
+from scorematching.derivatives.tracing import made
 from tests.laws import assert_close
 from tests.tolerances import ROUTES
 
@@ -105,14 +106,23 @@ def derivatives(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tenso
     return first.detach(), torch.zeros_like(z) if second is None else second
 
 
+def entry(name: str, z: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Both derivatives of the table, the second one made."""
+    first, second = rules.ELEMENTWISE[name](z, y, *args, **kwargs)
+    return first, made(second)
+
+
 def assert_entry(name: str, z: Tensor, args: Any, kwargs: Any) -> None:
     f = WRITTEN_OUT.get(name) or function(name)
     y = f(z, *args, **kwargs)
-    first, second = rules.ELEMENTWISE[name](z, y, *args, **kwargs)
+    first, second = entry(name, z, y, *args, **kwargs)
     true_first, true_second = derivatives(lambda w: f(w, *args, **kwargs), z)
     zero = torch.zeros_like(z)
     assert_close(zero + first, true_first, ROUTES)
     assert_close(zero if second is None else zero + second, true_second, ROUTES)
+    if name in rules.ONE_TANGENT:
+        short = rules.ONE_TANGENT[name](y, z, first * z, *args, **kwargs)
+        assert_close(short, true_second * z.square(), ROUTES)
 
 
 @pytest.mark.parametrize("variation", VARIATIONS, ids=label)
@@ -142,7 +152,7 @@ def test_derivatives_at_zero(name: str) -> None:
 @pytest.mark.parametrize("name", ["softplus", "silu", "gelu", "mish", "sigmoid", "tanh", "elu"])
 def test_derivatives_far_out(name: str) -> None:
     far = torch.tensor([-700.0, -90.0, -30.0, 30.0, 90.0, 700.0], dtype=torch.float64)
-    first, second = rules.ELEMENTWISE[name](far, function(name)(far))
+    first, second = entry(name, far, function(name)(far))
     assert first.isfinite().all()
     assert second.isfinite().all()
     assert_entry(name, far, (), {})
@@ -272,6 +282,6 @@ def test_the_smaller_tables_are_parts_of_the_larger() -> None:
 
 def test_what_is_shared_is_written_in_z_alone() -> None:
     for name in rules.FROM_INPUT:
-        first, second = rules.ELEMENTWISE[name](LINE, torch.full_like(LINE, torch.nan))
+        first, second = entry(name, LINE, torch.full_like(LINE, torch.nan))
         assert first.isfinite().all()
         assert second.isfinite().all()
