@@ -69,4 +69,9 @@ def _key(call: Any) -> Any:
         return type(call)
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     held += function.__defaults__ or ()
-    return (function.__code__, *(_key(h) for h in held if callable(h) and h is not call))
+    behaviour = [h for h in held if h is not call and not isinstance(h, _DATA)]
+    return (function.__code__, *(_key(h) if callable(h) else id(h) for h in behaviour))
+
+
+_DATA = (Tensor, int, float, str, bytes, type(None), torch.dtype, torch.device)
+"""What a closure may hold that does not decide what it does: a context, a scale."""
