@@ -17,6 +17,12 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 def check_points(x: Any, name: str = "x") -> None:
     """Require finite floating-point points ``(N, *event)`` with N >= 1."""
+    check_batch(x, name)
+    check_finite(x, name)
+
+
+def check_batch(x: Any, name: str = "x") -> None:
+    """Require floating-point points ``(N, *event)`` with N >= 1, whatever their values."""
     if not isinstance(x, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(x).__name__}; "
@@ -39,7 +45,6 @@ def check_points(x: Any, name: str = "x") -> None:
             f"{name} must hold at least one point with at least one coordinate, "
             f"got shape {tuple(x.shape)}; skip empty batches"
         )
-    check_finite(x, name)
 
 
 def check_finite(x: Tensor, name: str) -> None:

@@ -205,7 +205,7 @@ def _hadamard(rows: int, order: int, columns: Tensor, like: Tensor) -> Tensor:
     capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     # What is made while a CUDA graph records belongs to the graph, and is not kept.
     make = _sylvester.__wrapped__ if capturing or rows * order > _KEPT else _sylvester
-    return make(rows, order, like.dtype, like.device)[:, columns]
+    return make(rows, order, like.dtype, like.device).index_select(1, columns)
 
 
 @lru_cache(maxsize=8)

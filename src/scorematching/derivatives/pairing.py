@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
@@ -137,11 +138,12 @@ class Pairing(Tangents):
             if adjoint is not None:
                 s = adjoint @ weight if s is None else s + adjoint @ weight
         check_depends(s is not None, "log-density")
-        curvature = self.x.new_zeros(self.num_points)
-        for adjoint, (q, axis) in zip(adjoints[len(read) :], self.bends):
-            if adjoint is not None:
-                curvature = curvature + self._per_point(adjoint * q, axis)
-        return s, curvature
+        parts = [
+            self._per_point(adjoint * q, axis)
+            for adjoint, (q, axis) in zip(adjoints[len(read) :], self.bends)
+            if adjoint is not None
+        ]
+        return s, reduce(torch.add, parts) if parts else self.x.new_zeros(self.num_points)
 
     def _per_point(self, paired: Tensor, axis: int) -> Tensor:
         """Sums over everything but the points, ``(N,)``."""

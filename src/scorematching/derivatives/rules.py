@@ -154,7 +154,9 @@ ELEMENTWISE: dict[str, Derivatives] = {
 }
 
 ONE_TANGENT: dict[str, Callable[..., Tensor]] = {
-    "softplus": lambda y, u, w, beta=1.0, threshold=20.0: beta * (w * (u - w)),
+    "softplus": lambda y, u, w, beta=1.0, threshold=20.0: (
+        w * (u - w) if beta == 1 else beta * (w * (u - w))
+    ),
     "tanh": lambda y, u, w: -2 * (y * u * w),
     "sigmoid": lambda y, u, w: (1 - 2 * y) * u * w,
     "exp": lambda y, u, w: u * w,

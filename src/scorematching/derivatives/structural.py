@@ -349,7 +349,7 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
     axis = None if x.axis == x.p.ndim - 1 else x.axis
 
     def push(t: Tensor, w: Tensor = weight) -> Tensor:
-        return F.linear(t.expand(*t.shape[:-1], w.shape[1]), w)
+        return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
 
     return tape.linear(x, y, push, axis, lambda t: push(t, weight.square()), shared=True)
 

@@ -180,7 +180,7 @@ class Tape:
         """
         if shortcut is not None and x.u is not None and x.u.shape == (1, *y.shape):
             w = d1 * x.u
-            bend: Any = lambda: shortcut(y, x.u[0], w[0])  # noqa: E731
+            bend: Any = lambda: shortcut(y, x.u.squeeze(0), w.squeeze(0))  # noqa: E731
             return self.emit([x], y, lambda u: w if u is x.u else d1 * u, bend, x.axis)
         bend = None if d2 is None else lambda: made(d2) * mean_square(x.u)
         return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
@@ -279,7 +279,7 @@ def made(d2: Any) -> Any:
 
 def mean_square(t: Any) -> Tensor:
     """``mean_j u_j^2`` over tangents ``(M, *shape)``."""
-    return _MeanSquare.apply(t) if t.shape[0] > 1 else t[0].square()
+    return _MeanSquare.apply(t) if t.shape[0] > 1 else t.squeeze(0).square()
 
 
 class _MeanSquare(torch.autograd.Function):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_generator, check_log_density, check_points
+from scorematching._checks import check_batch, check_generator, check_log_density
 from scorematching.fields import Field, LogDensityField, as_field
 from scorematching.types import Terms
 
@@ -48,7 +48,7 @@ class Objective:
                 the wrong shape or ignores x.
         """
         field = as_field(model)
-        check_points(x)
+        check_batch(x)  # the field looks at the values
         check_generator(generator, x)
         loss = self.loss(field, x, self.draw(x, generator))
         check_log_density(loss, x, feature_axes=0)
