@@ -55,6 +55,7 @@ OPTIONS: dict[str, list[Any]] = {
     "sigma": [0.5, 0.1],
     "beta": [0.0, 0.3, "optimal"],
     "eps": [0.2],
+    "max_memory": [1],
 }
 """Values to try by name of option; true-or-false options need no entry."""
 

@@ -139,9 +139,9 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
         _require_repeatable(survey)
         with torch.set_grad_enabled(training):
             directions = trace.basis(x, survey)
-            size = trace.chunk_size(x, survey, training, max_memory)
+            plan = trace.plan(x, survey, len(directions), training, max_memory)
             chunk = trace.log_density_chunk(model.call, x)
-            projected, divergence = trace.accumulate(chunk, directions, size, training)
+            projected, divergence = trace.accumulate(chunk, directions, plan)
         if y.p.ndim == 1 or len(directions) < dimension(x):
             return reverse.gradient(y.p, x), divergence
         return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), divergence
@@ -185,9 +185,9 @@ def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int |
         _require_repeatable(survey)
         with torch.set_grad_enabled(training):
             directions = trace.basis(x, survey)
-            size = trace.chunk_size(x, survey, training, max_memory)
+            plan = trace.plan(x, survey, len(directions), training, max_memory)
             chunk = trace.vector_chunk(model.call, x)
-            _, divergence = trace.accumulate(chunk, directions, size, training)
+            _, divergence = trace.accumulate(chunk, directions, plan)
         return y.p, divergence
 
     def otherwise() -> Pair:

@@ -1,15 +1,15 @@
 """Exact divergences: the trace of a Jacobian by tangents along a whole basis.
 
-The tangents are taken in chunks that fit a memory budget. To train, chunks beyond the first are
-recomputed in the backward pass instead of kept. To evaluate, where a model reads x through one
-linear layer only, with fewer outputs than D, nothing happens outside the row space of its weight,
-and an orthonormal basis of that space is enough.
+The tangents are taken in chunks that fit a memory budget. To train, where they do not fit all
+together, chunks are recomputed in the backward pass instead of kept. To evaluate, where a model
+reads x through one linear layer only, with fewer outputs than D, nothing happens outside the row
+space of its weight, and an orthonormal basis of that space is enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,12 +96,22 @@ def vector_chunk(h: Callable[[Any], Any], x: Tensor) -> Chunk:
     return chunk
 
 
-def accumulate(
-    chunk: Chunk, directions: Tensor, size: int, training: bool
-) -> tuple[Tensor, Tensor]:
-    """A chunk function over all directions, ``size`` at a time."""
-    parts = directions.split(size)
-    if training and len(parts) > 1:
+class Plan(NamedTuple):
+    """How to go through the directions.
+
+    Attributes:
+        size: how many at a time.
+        recompute: whether to run a chunk again in the backward pass instead of keeping it.
+    """
+
+    size: int
+    recompute: bool
+
+
+def accumulate(chunk: Chunk, directions: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """A chunk function over all directions."""
+    parts = directions.split(plan.size)
+    if plan.recompute:
         results = [checkpoint(chunk, part, use_reentrant=False) for part in parts]
     else:
         results = [chunk(part) for part in parts]
@@ -109,20 +119,22 @@ def accumulate(
     return torch.cat(projected), sum(curvature)
 
 
-def chunk_size(x: Tensor, survey: Survey, training: bool, max_memory: int | None) -> int:
-    """How many tangents at a time stay within the budget, in bytes.
+def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | None) -> Plan:
+    """How to take ``num`` directions within a budget of memory, in bytes.
 
     To train, every operation keeps about three numbers per tangent and value; to evaluate, only
-    those of the operation at hand are alive.
+    those of the operation at hand are alive. Without a budget, chunks are of a size that caches
+    like, and are kept as long as that takes a moderate amount of memory.
     """
-    if max_memory is None:
-        max_memory = _default_budget(x)
-    alive = 3 * survey.numbers if training else 6 * survey.largest
-    return max(1, max_memory // (alive * x.element_size()))
+    each = x.element_size() * (3 * survey.numbers if training else 6 * survey.largest)
+    chunk, kept = (max_memory, max_memory) if max_memory is not None else _default_budget(x)
+    size = max(1, chunk // each)
+    return Plan(size, training and num > size and num * each > kept)
 
 
-def _default_budget(x: Tensor) -> int:
-    """A fifth of a GPU's memory; a quarter of a gigabyte, which caches like, elsewhere."""
+def _default_budget(x: Tensor) -> tuple[int, int]:
+    """For one chunk, and for all of them together."""
     if x.is_cuda:
-        return torch.cuda.get_device_properties(x.device).total_memory // 5
-    return 1 << 28
+        total = torch.cuda.get_device_properties(x.device).total_memory
+        return total // 5, total // 2
+    return 1 << 28, 1 << 32

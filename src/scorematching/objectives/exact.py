@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scorematching._checks import check_count
 from scorematching._shapes import event_axes, flatten_event
 from scorematching.fields import Field
 from scorematching.objectives.base import Objective
@@ -20,6 +21,10 @@ class ScoreMatching(Objective):
     ``J = tr grad s + 0.5 |s|^2``, whose mean over data is the Fisher divergence to the data up to
     a constant. Cost: D second-order passes; the sliced objectives need M.
 
+    Args:
+        max_memory: bytes that the directions may take at one time; None leaves it to the library.
+            Less memory means more chunks, not another answer.
+
     Reference: Hyvarinen (2005); Song et al. (2019), Eq. (2) and Algorithm 2.
 
     Example:
@@ -29,7 +34,14 @@ class ScoreMatching(Objective):
         -1.5
     """
 
+    max_memory: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if self.max_memory is not None:
+            check_count(self.max_memory, "max_memory", "it is a number of bytes, such as 2**30")
+
     def terms(self, field: Field, x: Tensor, noise: Any = None) -> Terms:
         """First: the score ``(N, *F, D)``; second: its divergence."""
-        score, divergence = field.score_and_divergence(x)
+        score, divergence = field.score_and_divergence(x, self.max_memory)
         return Terms(flatten_event(score, event_axes(x)), divergence)

@@ -1,0 +1,126 @@
+"""What a training run is told, and the learning rate that follows from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scorematching._checks import check_count, check_flag, check_positive, is_number
+
+SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("float32", "bf16")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run; how long it is, in steps or in epochs, has no default.
+
+    Args:
+        steps: number of optimiser steps.
+        epochs: number of passes over the data, in place of steps.
+        batch_size: points per step, over all processes together.
+        lr: learning rate, the highest one of the schedule.
+        schedule: "constant", or "cosine", which falls to zero over the run.
+        warmup: steps over which the learning rate rises linearly to ``lr``.
+        max_norm: clip the norm of the gradient to this; None leaves it alone.
+        ema_decay: decay of a running average of the weights, which is then what is validated and
+            handed back; None keeps no average.
+        validate_every: steps between validations, where there is a validation.
+        patience: stop after this many validations without a new least loss; None never stops.
+        checkpoint_every: steps between checkpoints.
+        log_every: steps between records of the mean loss. On a GPU, losses are looked at as often
+            as that, since looking waits for the device.
+        drop_last: leave out the points of an epoch that do not fill a batch.
+        precision: "float32" computes in the type of the weights; "bf16" in mixed precision.
+        capture: replay steps as a CUDA graph, which on a GPU is many times faster; None does so
+            for one process, data in a tensor and batches that are all full. False is for models
+            that need the value of a tensor while they run.
+
+    Raises:
+        TypeError: if a number is of the wrong type.
+        ValueError: if a number is out of range, or a name unknown.
+
+    Example:
+        >>> TrainConfig(epochs=10, lr=3e-4, schedule="cosine", max_norm=1000.0).batch_size
+        128
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int = 128
+    lr: float = 1e-3
+    schedule: str = "constant"
+    warmup: int = 0
+    max_norm: float | None = None
+    ema_decay: float | None = None
+    validate_every: int = 100
+    patience: int | None = None
+    checkpoint_every: int = 1000
+    log_every: int = 50
+    drop_last: bool = True
+    precision: str = "float32"
+    capture: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        self._check_length()
+        check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
+        if self.max_norm is not None:
+            check_positive(self.max_norm, "max_norm", "None leaves the gradient alone")
+        for name in ("batch_size", "validate_every", "checkpoint_every", "log_every"):
+            check_count(getattr(self, name), name, "it counts points or steps")
+        if self.patience is not None:
+            check_count(self.patience, "patience", "None trains to the end")
+        check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
+        if self.capture is not None:
+            check_flag(self.capture, "capture", "None captures where that is possible")
+        _check_name(self.schedule, "schedule", SCHEDULES)
+        _check_name(self.precision, "precision", PRECISIONS)
+        _check_decay(self.ema_decay)
+
+    def _check_length(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"one of steps and epochs must be given, got steps={self.steps!r} and "
+                f"epochs={self.epochs!r}; try TrainConfig(steps=1000)"
+            )
+        name = "steps" if self.epochs is None else "epochs"
+        check_count(getattr(self, name), name, "it says how long to train")
+        if self.warmup != 0:
+            check_count(self.warmup, "warmup", "zero is for no warm-up")
+
+
+def learning_rate(config: TrainConfig, step: int, total: int) -> float:
+    """The learning rate of a step, counted from zero, in a run of ``total`` steps.
+
+    ``lr * min(1, (step + 1) / warmup)``, times ``0.5 (1 + cos(pi u))`` for "cosine", where u goes
+    from zero at the end of the warm-up to one at the end of the run.
+
+    Example:
+        >>> config = TrainConfig(steps=4, lr=1.0, schedule="cosine", warmup=2)
+        >>> [round(learning_rate(config, step, 4), 3) for step in range(4)]
+        [0.5, 1.0, 1.0, 0.5]
+    """
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    if config.schedule == "constant":
+        return config.lr
+    u = (step - config.warmup) / max(1, total - config.warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * u))
+
+
+def _check_name(value: Any, name: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        names = " or ".join(f'"{k}"' for k in known)
+        raise ValueError(f'{name} must be {names}, got {value!r}; "{known[0]}" suits most runs')
+
+
+def _check_decay(decay: Any) -> None:
+    if decay is None:
+        return
+    if not is_number(decay) or not 0 < decay < 1:
+        raise ValueError(
+            f"ema_decay must lie between 0 and 1, got {decay!r}; 0.999 averages over about a "
+            "thousand steps, None keeps no average"
+        )

@@ -1,0 +1,201 @@
+"""What a run says while it trains: to people, and to a file of one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from scorematching.training.checkpoint import write_atomically
+
+
+@dataclass(frozen=True)
+class Record:
+    """A moment of a run.
+
+    Attributes:
+        step: steps taken.
+        loss: mean loss of the batches since the record before.
+        lr: learning rate of the last of them.
+        seconds: time since the run began, interruptions left out.
+        validation: validation loss; None where there was no validation at this step.
+
+    Example:
+        >>> Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5).validation is None
+        True
+    """
+
+    step: int
+    loss: float
+    lr: float
+    seconds: float
+    validation: float | None = None
+
+
+class Log:
+    """A file with one JSON object per line, written through at every line.
+
+    Args:
+        path: the file; None keeps no log.
+        step: what the file already says about later steps is forgotten, since a resumed run will
+            say it again, and so is a line that was cut short.
+    """
+
+    def __init__(self, path: Path | None, step: int = 0) -> None:
+        """Open the file where a run begins or goes on."""
+        self.path = path
+        if path is None:
+            return
+        kept = [event for event in read_log(path) if event["step"] <= step] if step else []
+        lines = [json.dumps(event) + "\n" for event in kept]
+        write_atomically(path, "".join(lines).encode())
+
+    def write(self, event: str, step: int, values: Mapping[str, Any] | None = None) -> None:
+        """Append one event."""
+        if self.path is None:
+            return
+        line = {"event": event, "step": step, **(values or {})}
+        strict = {key: value if _is_json(value) else None for key, value in line.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(strict, allow_nan=False) + "\n")
+
+    def record(self, record: Record) -> None:
+        """Append a record."""
+        self.write("record", record.step, asdict(record))
+
+
+def read_log(path: str | Path) -> list[dict[str, Any]]:
+    """The events in a log; a last line that was cut short is left out.
+
+    Example:
+        >>> [event["loss"] for event in read_log("runs/wine/log.jsonl")  # doctest: +SKIP
+        ...     if event["event"] == "record"]
+        [-1.25, -1.5]
+    """
+    file = Path(path)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Display:
+    """Progress for people: nothing. Subclasses say more."""
+
+    def __enter__(self) -> Display:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End."""
+
+    def advance(self, step: int) -> None:
+        """A step was taken."""
+
+    def show(self, record: Record, rate: float) -> None:
+        """A record was made, at ``rate`` points per second."""
+
+
+class Bar(Display):
+    """A bar with loss, throughput and time left, on a terminal.
+
+    Args:
+        total: steps of the run.
+        done: steps already taken.
+        console: a rich console.
+    """
+
+    def __init__(self, total: int, done: int, console: Any) -> None:
+        """Lay out the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        words = TextColumn("{task.description}")
+        columns = (BarColumn(), MofNCompleteColumn(), words, TimeRemainingColumn())
+        self.bar = RichProgress(*columns, console=console)
+        self.task = self.bar.add_task("", total=total, completed=done)
+        self.drawn = 0.0
+
+    def __enter__(self) -> Bar:
+        """Draw the bar."""
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the bar as it is."""
+        self.bar.stop()
+
+    def advance(self, step: int) -> None:
+        """Move the bar, ten times a second at most: steps can be shorter than moving it."""
+        now = time.perf_counter()
+        if now - self.drawn > 0.1:
+            self.bar.update(self.task, completed=step)
+            self.drawn = now
+
+    def show(self, record: Record, rate: float) -> None:
+        """Put numbers beside it."""
+        self.bar.update(self.task, completed=record.step, description=describe(record, rate))
+
+
+class Lines(Display):
+    """Plain lines, where there is no terminal.
+
+    Args:
+        total: steps of the run.
+        done: steps already taken.
+        console: a rich console.
+        interval: seconds between lines, at least; the first and the last are always written.
+    """
+
+    def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
+        """Begin with nothing written."""
+        self.total, self.done, self.console, self.interval = total, done, console, interval
+        self.start, self.written = time.perf_counter(), -math.inf
+
+    def show(self, record: Record, rate: float) -> None:
+        """Write a line, if it is time for one."""
+        now = time.perf_counter()
+        if now - self.written < self.interval and record.step < self.total:
+            return
+        self.written = now
+        left = (now - self.start) / max(1, record.step - self.done) * (self.total - record.step)
+        line = f"step {record.step}/{self.total}  {describe(record, rate)}  {left:.0f} s left"
+        self.console.print(line, soft_wrap=True, highlight=False)
+
+
+def display(enabled: bool, total: int, done: int = 0, console: Any = None) -> Display:
+    """A bar on a terminal, lines elsewhere (both on stderr), or nothing."""
+    if not enabled:
+        return Display()
+    from rich.console import Console
+
+    console = Console(stderr=True) if console is None else console
+    return Bar(total, done, console) if console.is_terminal else Lines(total, done, console)
+
+
+def describe(record: Record, rate: float) -> str:
+    """A record in a few words.
+
+    Example:
+        >>> describe(Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5), rate=12800.0)
+        'loss -1.25  12,800 points/s'
+    """
+    validation = "" if record.validation is None else f"  validation {record.validation:.6g}"
+    return f"loss {record.loss:.6g}{validation}  {rate:,.0f} points/s"
+
+
+def _is_json(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

@@ -1,0 +1,216 @@
+"""Interrupted runs go on to the same digits, whatever interrupted them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
+from tests.training.problems import (
+    EVERYTHING,
+    density,
+    digits,
+    noisy,
+    parameters,
+    points,
+    run_everything,
+    seeded,
+    start,
+)
+
+
+class Interrupted(Exception):
+    """Raised in the middle of a run."""
+
+
+def interrupt_at(batches: int) -> object:
+    left = batches
+
+    def transform(batch: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Interrupted
+        return noisy(batch, generator)
+
+    return transform
+
+
+@pytest.mark.parametrize("steps", [2, 5, 12, 36])
+def test_resumed_run_has_the_same_digits(steps: int, tmp_path: Path) -> None:
+    """Before the first checkpoint, at one that ends an epoch, in an epoch's middle, at the end."""
+    with pytest.raises(Interrupted):
+        run_everything(tmp_path, transform=interrupt_at(steps))
+    resumed = run_everything(tmp_path, resume=True, seed=99)
+    whole = run_everything(tmp_path / "whole")
+    if steps > 5:
+        assert digits(resumed) == digits(whole)
+    else:  # there was nothing to resume from, so the other seed is the one that counts
+        assert (digits(resumed) == digits(whole)) == (steps == 5)
+        assert digits(resumed) == digits(run_everything(None, seed=2 if steps == 5 else 99))
+
+
+def test_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    whole = run_everything(tmp_path)
+    again = run_everything(tmp_path, resume=True, transform=interrupt_at(0))
+    assert digits(whole) == digits(again)
+
+
+def test_run_of_batches_is_resumed(tmp_path: Path) -> None:
+    """An iterable is started again and wound forward to where it was."""
+
+    class Batches:
+        """Shuffled by the very generator that the run draws from."""
+
+        def __init__(self, generator: torch.Generator) -> None:
+            self.generator = generator
+
+        def __iter__(self):
+            order = torch.randperm(40, generator=self.generator)
+            return iter(points()[order].split(8))
+
+    def run(folder: Path, steps: int, resume: bool = False) -> list[float]:
+        model, g = density(), seeded(0)
+        config = TrainConfig(steps=steps, checkpoint_every=4)
+        objective = sm.SlicedScoreMatching()
+        train(model, objective, Batches(g), config, generator=g, folder=folder, resume=resume)
+        return parameters(model).tolist()
+
+    run(tmp_path, 8)
+    assert run(tmp_path, 17, resume=True) == run(tmp_path / "whole", 17)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.AdamW])
+def test_any_optimizer_is_resumed(make: type[torch.optim.Optimizer], tmp_path: Path) -> None:
+    """With tied weights and with buffers, too."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(2, 2, dtype=torch.float64)
+            self.b = nn.Linear(2, 2, dtype=torch.float64)
+            self.b.weight = self.a.weight
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += self.training
+            return -self.b(torch.tanh(self.a(x))).square().sum(-1) - x.square().sum(-1)
+
+    def run(folder: Path, steps: int, resume: bool = False) -> tuple[list[float], int]:
+        model = Tied()
+        for i, p in enumerate(model.parameters()):
+            p.data.fill_(0.1 * i + 0.1)
+        config = TrainConfig(steps=steps, batch_size=8, lr=0.01, ema_decay=0.9)
+        objective = sm.MaximumLikelihood()
+        g = seeded(0)
+        train(
+            model,
+            lambda f, x, generator: objective.loss(sm.LogDensityField(f), x, None),
+            points(),
+            config,
+            optimizer=make,
+            generator=g,
+            folder=folder,
+            resume=resume,
+        )
+        return parameters(model).tolist(), int(model.calls)
+
+    run(tmp_path, 7)
+    assert run(tmp_path, 13, resume=True) == run(tmp_path / "whole", 13)
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    """``kill -9`` at random moments; what is on disk is always whole, and leads to the same end."""
+    process = start("killed", str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    lines = [line.split() for line in process.stdout.splitlines()]
+    assert [killed for killed, _ in lines] == ["1"] * 4
+    steps = [int(step) for _, step in lines]
+    assert steps == sorted(set(steps)) and steps[0] > 0 and steps[-1] < 37
+    resumed, whole = run_everything(tmp_path, resume=True), run_everything(None)
+    assert digits(resumed) == digits(whole)
+    records = [event for event in read_log(tmp_path / "log.jsonl") if event["event"] == "record"]
+    assert [r["step"] for r in records] == [r.step for r in whole[1].history]
+    assert [r["loss"] for r in records] == [r.loss for r in whole[1].history]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-37.safetensors",
+        "checkpoint.json",
+        "last-37.safetensors",
+        "log.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("survives", range(6))
+def test_crash_between_any_two_writes(
+    survives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint before is complete until the new one is."""
+    saved = checkpoint.Checkpoint({"step": 1, "best_step": 1}, {"w": torch.zeros(2)}, {})
+    checkpoint.save(tmp_path, saved._replace(best={"w": torch.zeros(2)}))
+    left, real = survives, os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Interrupted
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    for step in (2, 3):
+        best = {"w": torch.full((2,), float(step))}
+        state = {"step": step, "best_step": step}
+        try:
+            checkpoint.save(tmp_path, checkpoint.Checkpoint(state, best, best))
+        except Interrupted:
+            break
+    found = checkpoint.load(tmp_path)
+    assert found is not None and found.best is not None
+    whole = 1 + survives // 3
+    value = 0.0 if whole == 1 else float(whole)
+    assert found.state == {"step": whole, "best_step": whole}
+    assert found.last["w"].tolist() == found.best["w"].tolist() == [value, value]
+
+
+def test_checkpoint_is_json_and_safetensors(tmp_path: Path) -> None:
+    """Nothing that would have to be unpickled."""
+    run_everything(tmp_path)
+    index = json.loads((tmp_path / "checkpoint.json").read_text())
+    assert index["step"] == 37 and set(index["files"]) == {"last", "best"}
+    for name in index["files"].values():
+        content = (tmp_path / name).read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        assert all("dtype" in entry for entry in json.loads(content[8 : 8 + size]).values())
+
+
+def test_weights_are_averaged_where_there_is_an_average(tmp_path: Path) -> None:
+    config = TrainConfig(steps=5, batch_size=8, ema_decay=0.5)
+    model, loaded = density(), density(seed=7)
+    train(model, sm.ScoreMatching(), points(), config, generator=seeded(0), folder=tmp_path)
+    assert load_weights(loaded, tmp_path, "last") == 5
+    assert torch.equal(parameters(loaded), parameters(model))
+    with pytest.raises(ValueError, match='try which="last"'):
+        load_weights(loaded, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint\.json"):
+        load_weights(loaded, tmp_path / "elsewhere")
+
+
+def test_folder_of_another_run(tmp_path: Path) -> None:
+    run_everything(tmp_path)
+    with pytest.raises(ValueError, match="resume=True to go on"):
+        run_everything(tmp_path)
+    other = {"lr": 0.1, "steps": 40}
+    changed = TrainConfig(**{**EVERYTHING.__dict__, **other})
+    with pytest.raises(ValueError, match=r"steps=40 \(was 37\), lr=0.1 \(was 0.02\)"):
+        run_everything(tmp_path, resume=True, config=changed)
+    rewrite = json.loads((tmp_path / "checkpoint.json").read_text())
+    for key, value, message in [("processes", 2, "2, got 1"), ("format", 0, "format 0")]:
+        (tmp_path / "checkpoint.json").write_text(json.dumps({**rewrite, key: value}))
+        with pytest.raises(ValueError, match=message):
+            run_everything(tmp_path, resume=True)
