@@ -4,7 +4,7 @@ A projection gives directions; a field answers one question at points; an object
 question and does arithmetic. Everything public is a log-density: larger is likelier.
 """
 
-from scorematching import datasets, distributions, evaluation, models, samplers, training
+from scorematching import datasets, distributions, evaluation, models, training
 from scorematching.capture import CapturedStep, compile_step
 from scorematching.diagnostics import check_model, explain
 from scorematching.errors import (
@@ -65,7 +65,6 @@ __all__ = [
     "explain",
     "models",
     "parzen_sigma",
-    "samplers",
     "training",
     "variance_report",
 ]

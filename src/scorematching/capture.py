@@ -82,17 +82,9 @@ class CapturedStep:
         return loss.clone()
 
     def _step(self, x: Tensor) -> Tensor:
-        """The step itself, in plain sight."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.objective(self.module, x, generator=self.generator).mean()
-        loss.backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
-        self.optimizer.step()
-        if self.ema_decay:
-            parameters = [p.detach() for p in self.parameters]
-            torch._foreach_lerp_(self.average, parameters, 1 - self.ema_decay)
-        return loss.detach()
+        return descend(loss, self.optimizer, self.max_norm, self.average, self.ema_decay)
 
     def _on_side_stream(self, x: Tensor) -> Tensor:
         """An eager step on a stream of its own, as recording demands of the calls before it."""
@@ -122,6 +114,35 @@ class CapturedStep:
         """Numbers that a recorded graph holds fast; tensors are read anew at each replay."""
         rates = (group["lr"] for group in self.optimizer.param_groups)
         return tuple(rate for rate in rates if not isinstance(rate, Tensor))
+
+
+def descend(
+    loss: Tensor,
+    optimizer: torch.optim.Optimizer,
+    max_norm: float | None,
+    average: list[Tensor],
+    ema_decay: float | None,
+) -> Tensor:
+    """What every step does with its loss: gradients, clipping, optimiser, weight average.
+
+    Args:
+        loss: the mean loss, with its graph; gradients are cleared already.
+        optimizer: over the model's parameters.
+        max_norm: clip the norm of the gradient to this; None leaves it alone.
+        average: running averages of the optimiser's parameters, in their order.
+        ema_decay: decay of those averages; None for none.
+
+    Returns:
+        The loss, detached.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    loss.backward()
+    if max_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+    optimizer.step()
+    if ema_decay:
+        torch._foreach_lerp_(average, [p.detach() for p in parameters], 1 - ema_decay)
+    return loss.detach()
 
 
 def compile_step(

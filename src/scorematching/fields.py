@@ -82,7 +82,9 @@ class Field(ABC):
             ``(N, *F, *event)``.
         """
 
-    @abstractmethod
+    _curvature: Callable[..., tuple[Tensor, Tensor]]
+    _divergence: Callable[..., tuple[Tensor, Tensor]]
+
     def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score, and ``v' (ds/dx) v`` averaged over the directions of each point.
 
@@ -93,8 +95,11 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and curvature ``(N, *F)``.
         """
+        check_points(x)
+        v = directions(v, x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: self._curvature(self.model, x, v, training), x)
 
-    @abstractmethod
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -108,6 +113,9 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and divergence ``(N, *F)``.
         """
+        check_points(x)
+        training = torch.is_grad_enabled()
+        return reverse.ask(lambda x: self._divergence(self.model, x, training, max_memory), x)
 
     @abstractmethod
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
@@ -147,6 +155,9 @@ class LogDensityField(Field):
         (True, [-3.0, -3.0])
     """
 
+    _curvature = staticmethod(routes.log_density_curvature)
+    _divergence = staticmethod(routes.log_density_divergence)
+
     def __init__(
         self,
         log_density: LogDensity,
@@ -163,23 +174,6 @@ class LogDensityField(Field):
         check_points(x)
         training = torch.is_grad_enabled()
         return reverse.ask(lambda x: routes.log_density_score(self.model, x, training), x)
-
-    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient, and ``v' H v`` averaged over directions, for the Hessian H."""
-        check_points(x)
-        v = directions(v, x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.log_density_curvature(self.model, x, v, training), x)
-
-    def score_and_divergence(
-        self, x: Tensor, max_memory: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The gradient and the trace of the Hessian."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(
-            lambda x: routes.log_density_divergence(self.model, x, training, max_memory), x
-        )
 
     @property
     def normalised(self) -> bool:
@@ -264,6 +258,9 @@ class VectorField(Field):
         [-3.0, -3.0]
     """
 
+    _curvature = staticmethod(routes.vector_curvature)
+    _divergence = staticmethod(routes.vector_divergence)
+
     def __init__(self, vector: Vector, check_smoothness: bool = True, route: str = "auto") -> None:
         """Wrap a vector field."""
         super().__init__(vector, "vector field", check_vector, check_smoothness, route)
@@ -274,23 +271,6 @@ class VectorField(Field):
         if not torch.is_grad_enabled():
             return self.model.evaluate(x)
         return routes.vector_score(self.model, x)
-
-    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The vector field, and ``v' J v`` averaged over directions, for its Jacobian J."""
-        check_points(x)
-        v = directions(v, x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.vector_curvature(self.model, x, v, training), x)
-
-    def score_and_divergence(
-        self, x: Tensor, max_memory: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The vector field and the trace of its Jacobian."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(
-            lambda x: routes.vector_divergence(self.model, x, training, max_memory), x
-        )
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of scores: 2 M + 1 evaluations, no derivative.

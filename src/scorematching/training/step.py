@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching.capture import CapturedStep
+from scorematching.capture import CapturedStep, descend
 from scorematching.fields import Field
 from scorematching.objectives import Objective
 
@@ -125,14 +125,7 @@ class EagerStep:
         """One step on a batch; returns its mean loss, detached."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.losses(batch).mean()
-        loss.backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
-        self.optimizer.step()
-        if self.ema_decay:
-            parameters = [p.detach() for p in self.parameters]
-            torch._foreach_lerp_(self.average, parameters, 1 - self.ema_decay)
-        return loss.detach()
+        return descend(loss, self.optimizer, self.max_norm, self.average, self.ema_decay)
 
 
 class _Inside(Objective):

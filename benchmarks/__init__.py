@@ -1,0 +1,1 @@
+"""Benchmarks of the objectives against other libraries: `python -m benchmarks.objectives`."""

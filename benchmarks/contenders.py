@@ -1,0 +1,158 @@
+"""Who is timed: this library, its peers where they are installed, and bare autograd."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+
+PEERS = {"torchebm": ("torchebm.losses", "0.8.9"), "ebmkit": ("ebm.losses", "0.16.0")}
+"""Import name and the version that the committed numbers belong to."""
+
+SIGMA = 0.1
+IID = sm.Rademacher(balanced=False)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One loss of one library on one model.
+
+    Attributes:
+        library: whose loss it is; "bare" is a few lines of torch.autograd.
+        objective: "DSM", "SSM", "SSM-VR" or "SM".
+        law: law of the directions.
+        num: M, directions per point; zero where there are none.
+        loss: the mean loss of the batch, ready to be differentiated.
+    """
+
+    library: str
+    objective: str
+    law: str
+    num: int
+    loss: Callable[[], Tensor]
+
+    @property
+    def label(self) -> str:
+        """A short name, unique within a model."""
+        num = f" M={self.num}" if self.num else ""
+        law = f" {self.law}" if self.law else ""
+        return f"{self.library} {self.objective}{num}{law}"
+
+
+def load_peers(wanted: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """The modules of the peers that are there, and why the others are not."""
+    found, skipped = {}, {}
+    for name, (module, _) in PEERS.items():
+        try:
+            if not wanted:
+                raise ImportError("left out on request")
+            found[name] = importlib.import_module(module)
+        except ImportError as error:
+            skipped[name] = str(error)
+    return found, skipped
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions of everything that is timed."""
+    return {name: _version(name) for name in ("torch", "numpy", *PEERS)} | {
+        "scorematching": sm.__version__
+    }
+
+
+def ours(model: Any, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
+    """This library: its default law, and at M = 1 independent signs, the law of torchebm."""
+
+    def make(objective: sm.Objective, name: str, law: str, num: int) -> Contender:
+        return Contender("ours", name, law, num, lambda: objective(model, x).mean())
+
+    yield make(sm.DenoisingScoreMatching(sigma=SIGMA), "DSM", "", 0)
+    for num in nums:
+        yield make(sm.SlicedScoreMatchingVR(num_projections=num), "SSM-VR", "balanced", num)
+    yield make(sm.SlicedScoreMatchingVR(IID), "SSM-VR", "signs", 1)
+    yield make(sm.SlicedScoreMatching(IID), "SSM", "signs", 1)
+
+
+def bare(model: nn.Module, x: Tensor, nums: tuple[int, ...], vector: bool) -> Iterator[Contender]:
+    """What one writes by hand: nested torch.autograd.grad on x repeated M times."""
+
+    def score(x: Tensor) -> Tensor:
+        return model(x) if vector else _gradient(model(x).sum(), x)
+
+    def denoising() -> Tensor:
+        noise = torch.randn_like(x)
+        s = score((x + SIGMA * noise).requires_grad_(not vector))
+        return 0.5 * (s + noise / SIGMA).flatten(1).square().sum(-1).mean()
+
+    def sliced(num: int) -> Tensor:
+        tiled = x.repeat(num, *[1] * (x.ndim - 1)).requires_grad_()
+        v = torch.randint_like(tiled, 2) * 2 - 1
+        s = score(tiled)
+        curvature = (_gradient((s * v).sum(), tiled) * v).flatten(1).sum(-1)
+        return (0.5 * s.flatten(1).square().sum(-1) + curvature).mean()
+
+    yield Contender("bare", "DSM", "", 0, denoising)
+    for num in nums:
+        yield Contender("bare", "SSM-VR", "signs", num, lambda num=num: sliced(num))
+
+
+def torchebm(
+    module: Any, model: nn.Module, x: Tensor, nums: tuple[int, ...]
+) -> Iterator[Contender]:
+    """Plain SSM, its only sliced loss; it sums over the last axis, so images come flat."""
+    energy, flat = FlatEnergy(model, x.shape[1:]), x.flatten(1)
+    for num in nums:
+        loss = module.SlicedScoreMatching(
+            energy, n_projections=num, projection_type="rademacher", device=x.device
+        )
+        yield Contender("torchebm", "SSM", "signs", num, lambda loss=loss: loss(flat))
+
+
+def ebmkit(module: Any, model: nn.Module, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
+    """SSM-VR along Gaussian directions, its only law; the first gradient is shared by them."""
+    for num in nums:
+        loss = module.SlicedScoreMatching(n_projections=num, vr=True)
+        yield Contender(
+            "ebmkit", "SSM-VR", "normal", num, lambda loss=loss: loss(lambda z: -model(z), x).loss
+        )
+
+
+def exact(peers: dict[str, Any], model: nn.Module, x: Tensor) -> Iterator[Contender]:
+    """Exact score matching by everyone who has it."""
+    objective = sm.ScoreMatching()
+    yield Contender("ours", "SM", "", 0, lambda: objective(model, x).mean())
+    if "torchebm" in peers:
+        loss = peers["torchebm"].ScoreMatching(FlatEnergy(model, x.shape[1:]), device=x.device)
+        yield Contender("torchebm", "SM", "", 0, lambda: loss(x.flatten(1)))
+    if "ebmkit" in peers:
+        by_loop = peers["ebmkit"].ExactScoreMatching()
+        yield Contender("ebmkit", "SM", "", 0, lambda: by_loop(lambda z: -model(z), x).loss)
+
+
+class FlatEnergy(nn.Module):
+    """Minus a log-density of flattened points: what torchebm takes."""
+
+    def __init__(self, model: nn.Module, event: torch.Size) -> None:
+        super().__init__()
+        self.model, self.event = model, event
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Energies ``(N,)``."""
+        return -self.model(x if len(self.event) == 1 else x.view(-1, *self.event))
+
+
+def _gradient(y: Tensor, x: Tensor) -> Tensor:
+    return torch.autograd.grad(y, x, create_graph=True)[0]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,148 @@
+"""What was aimed at, and whether one run reached it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+NETWORKS = ("mlp100", "mlp784")
+
+
+def verdicts(document: dict[str, Any]) -> list[Row]:
+    """Every target that the rows of a document can speak to."""
+    rows, found = document["rows"], []
+    models = dict.fromkeys(r["model"] for r in rows if r["suite"] == "objectives")
+    for model in models:
+        found += _sliced(rows, model) + _exact(rows, model)
+    for model in NETWORKS:
+        found += _compiled(rows, model)
+    return found + _noise(document["variance"])
+
+
+def as_text(found: list[Row]) -> str:
+    """The verdicts as an aligned table."""
+    lines = ["", "verdict".ljust(74) + "value".rjust(9) + "  target"]
+    for row in found:
+        met = {True: "met", False: "MISSED", None: ""}[row["met"]]
+        bound = "" if row["bound"] is None else f"{row['sign']} {row['bound']:g}"
+        name = f"{row['model']}: {row['target']}"
+        lines.append(f"{name:<74}{row['value']:9.2f}  {bound:9s} {met}")
+    return "\n".join(lines)
+
+
+def _sliced(rows: list[Row], model: str) -> list[Row]:
+    """Sliced losses; targets are set for the networks, other models are shown beside them."""
+    aimed = model in NETWORKS
+
+    def t(library: str, objective: str, num: int, law: str | None = None) -> float | None:
+        return _seconds(rows, "objectives", model, library, objective, num, law=law)
+
+    mine = {num: t("ours", "SSM-VR", num, "balanced") for num in (1, 5, 16)}
+    even = t("ours", "SSM-VR", 1, "signs")
+    return [
+        *_ratio(model, "SSM-VR M=1 / torchebm M=1", mine[1], t("torchebm", "SSM", 1), 0.75, aimed),
+        *_ratio(model, "the same, equal law (signs)", even, t("torchebm", "SSM", 1), None),
+        *_ratio(model, "SSM-VR M=1 / bare double backward", mine[1], t("bare", "SSM-VR", 1), None),
+        *_ratio(model, "SSM-VR M=1 / DSM (bare)", mine[1], t("bare", "DSM", 0), 1.7, aimed),
+        *_ratio(model, "SSM-VR M=1 / DSM (ours)", mine[1], t("ours", "DSM", 0), None),
+        *_ratio(model, "SSM-VR M=16 / DSM (bare)", mine[16], t("bare", "DSM", 0), 7.0, aimed),
+        *_speedup(model, "torchebm default / SSM-VR M=5", t("torchebm", "SSM", 5), mine[5], aimed),
+    ]
+
+
+def _exact(rows: list[Row], model: str) -> list[Row]:
+    mine = _seconds(rows, "objectives", model, "ours", "SM", 0)
+    found = []
+    for peer in ("torchebm", "ebmkit"):
+        other = _seconds(rows, "objectives", model, peer, "SM", 0)
+        aimed = peer == "torchebm" and model == "mlp784"
+        found += _speedup(model, f"{peer} exact SM / ours", other, mine, aimed, 4.0)
+    return found
+
+
+def _compiled(rows: list[Row], model: str) -> list[Row]:
+    def t(objective: str, num: int, mode: str) -> float | None:
+        return _seconds(rows, "steps", model, "ours", objective, num, mode)
+
+    sliced = t("SSM-VR", 1, "compiled")
+    peer = _seconds(rows, "steps", model, "torchebm", "SSM", 1)
+    return [
+        *_ratio(
+            model, "compiled SSM-VR M=1 / compiled DSM", sliced, t("DSM", 0, "compiled"), 1.5, True
+        ),
+        *_ratio(model, "compiled SSM-VR M=1 / eager DSM", sliced, t("DSM", 0, "eager"), None),
+        *_ratio(model, "compiled SSM-VR M=1 / torchebm M=1", sliced, peer, None),
+        *_ratio(model, "compiled / eager SSM-VR M=1", sliced, t("SSM-VR", 1, "eager"), None),
+    ]
+
+
+def _noise(variances: list[Row]) -> list[Row]:
+    found = []
+    for row in variances:
+        if (row["library"], row["objective"]) != ("ours", "SSM-VR") or row["loss_gain"] is None:
+            continue
+        for what in ("loss", "gradient"):
+            default = row["law"] == "balanced" and what == "loss" and row["problem"] == "normal"
+            target = f"time x {what} variance, torchebm default / SSM-VR {row['law']}"
+            found.append(
+                _judged(row["about"], target, row[f"{what}_gain"], ">=", 50.0 if default else None)
+            )
+    return found
+
+
+def _seconds(
+    rows: list[Row],
+    suite: str,
+    model: str,
+    library: str,
+    objective: str,
+    num: int,
+    mode: str = "eager",
+    law: str | None = None,
+) -> float | None:
+    """The median of the one row that fits; None if there is none."""
+    wanted = (suite, model, library, objective, num, mode)
+    keys = ("suite", "model", "library", "objective", "num", "mode")
+    for row in rows:
+        fits = tuple(row[key] for key in keys) == wanted and law in (None, row.get("law"))
+        if fits and row["seconds"] is not None:
+            return row["seconds"]["median"]
+    return None
+
+
+def _ratio(
+    model: str,
+    target: str,
+    mine: float | None,
+    other: float | None,
+    bound: float | None,
+    aimed: bool = False,
+) -> list[Row]:
+    if mine is None or other is None:
+        return []
+    return [_judged(model, target, mine / other, "<=", bound if aimed else None)]
+
+
+def _speedup(
+    model: str,
+    target: str,
+    other: float | None,
+    mine: float | None,
+    aimed: bool,
+    bound: float = 3.0,
+) -> list[Row]:
+    if mine is None or other is None:
+        return []
+    return [_judged(model, target, other / mine, ">=", bound if aimed else None)]
+
+
+def _judged(model: str, target: str, value: float, sign: str, bound: float | None) -> Row:
+    met = None if bound is None else (value <= bound if sign == "<=" else value >= bound)
+    return {
+        "model": model,
+        "target": target,
+        "value": value,
+        "sign": sign,
+        "bound": bound,
+        "met": met,
+    }
