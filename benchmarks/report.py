@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import figures
-from benchmarks.noise import REFERENCE
+from scorematching.bench.noise import REFERENCE
 
 Row = dict[str, Any]
 

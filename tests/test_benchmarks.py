@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import scorematching as sm
-from benchmarks import contenders, objectives, report, steps, timing
-from benchmarks.models import CASES, QUICK_CASES
-from benchmarks.noise import gaussian
+from benchmarks import report
+from scorematching.bench import contenders, run, steps, timing
+from scorematching.bench.models import CASES, QUICK_CASES
+from scorematching.bench.noise import gaussian
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "cpu.json"
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     quickly = ["--quick", "--no-peers", "--no-memory", "--rounds", "2"]
-    objectives.main([*quickly, "--output", str(path)])
+    run.main([*quickly, "--output", str(path)])
     torch.random.set_rng_state(state)
     torch.set_num_threads(threads)
     return json.loads(path.read_text()), path
@@ -44,7 +45,7 @@ def test_every_model_has_every_row(document):
         rows = [row for row in found["rows"] if row["model"] == case.name]
         keys = {(row["library"], row["objective"], row["num"]) for row in rows}
         wanted = {("ours", "DSM", 0), ("bare", "DSM", 0)}
-        for num in objectives.NUMS:
+        for num in run.NUMS:
             wanted |= {("ours", "SSM-VR", num), ("bare", "SSM-VR", num)}
         assert wanted <= keys
         assert (("ours", "SM", 0) in keys) == bool(case.exact)

@@ -9,7 +9,7 @@ from scorematching.datasets.preprocess import (
     Whiten,
     drop_correlated,
 )
-from scorematching.datasets.registry import Dataset, load, names
+from scorematching.datasets.registry import Dataset, is_at_hand, load, names
 from scorematching.datasets.splits import Split, paper_split, split
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Transform",
     "Whiten",
     "drop_correlated",
+    "is_at_hand",
     "load",
     "names",
     "paper_split",

@@ -20,6 +20,7 @@ from scorematching._checks import check_count
 from scorematching.datasets.files import DataFile, PathLike, find
 from scorematching.datasets.readers import Pixels, Table, read_idx_images, read_mosaics, read_table
 from scorematching.distributions import DISTRIBUTIONS
+from scorematching.errors import DataNotFoundError
 
 _TOY_SIZE = 1000
 
@@ -148,6 +149,29 @@ SOURCES: dict[str, Source] = {
     ),
 }
 """Every dataset that is read from a file."""
+
+
+def is_at_hand(name: str, data_dir: PathLike | None = None) -> bool:
+    """Whether a dataset can be loaded without a download.
+
+    Args:
+        name: one of `names`.
+        data_dir: where to look first.
+
+    Returns:
+        True for toy distributions, and where the file is found with the right checksum.
+
+    Example:
+        >>> is_at_hand("redwine"), is_at_hand("banana")
+        (True, True)
+    """
+    if name not in SOURCES:
+        return name in DISTRIBUTIONS
+    try:
+        find(SOURCES[name].file, data_dir)
+    except DataNotFoundError:
+        return False
+    return True
 
 
 def names() -> tuple[str, ...]:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from benchmarks import contenders
-from benchmarks.contenders import IID, Contender
-from benchmarks.models import Mlp, Normal
-from benchmarks.timing import interleaved
+from scorematching.bench import contenders
+from scorematching.bench.contenders import IID, Contender
+from scorematching.bench.models import Mlp, Normal
+from scorematching.bench.timing import interleaved
 
 REFERENCE = "torchebm SSM M=5 signs"
 """What torchebm does by default."""
@@ -93,7 +93,9 @@ def _step(contender: Contender, model: nn.Module) -> Any:
 def _row(contender: Contender, model: nn.Module, repeats: int) -> dict[str, Any]:
     """Standard deviation of the loss, and total variance of its parameter gradient."""
     parameters = list(model.parameters())
-    losses, total, squares = [], 0.0, 0.0
+    losses: list[float] = []
+    total: Any = 0.0
+    squares: Any = 0.0
     for _ in range(repeats):
         loss = contender.loss()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

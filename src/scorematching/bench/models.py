@@ -67,7 +67,7 @@ class KernelMixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-density up to a constant."""
-        total = 0.0
+        total: Any = 0.0
         for net, skip, scale in zip(self.features, self.skips, self.log_variance.exp()):
             a, b = net(x) + skip(x), net(self.inducing) + skip(self.inducing)
             norms = a.square().sum(-1, keepdim=True) + b.square().sum(-1)

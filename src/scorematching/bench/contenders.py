@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -99,7 +100,7 @@ def bare(model: nn.Module, x: Tensor, nums: tuple[int, ...], vector: bool) -> It
 
     yield Contender("bare", "DSM", "", 0, denoising)
     for num in nums:
-        yield Contender("bare", "SSM-VR", "signs", num, lambda num=num: sliced(num))
+        yield Contender("bare", "SSM-VR", "signs", num, partial(sliced, num))
 
 
 def torchebm(
@@ -111,16 +112,19 @@ def torchebm(
         loss = module.SlicedScoreMatching(
             energy, n_projections=num, projection_type="rademacher", device=x.device
         )
-        yield Contender("torchebm", "SSM", "signs", num, lambda loss=loss: loss(flat))
+        yield Contender("torchebm", "SSM", "signs", num, partial(loss, flat))
 
 
 def ebmkit(module: Any, model: nn.Module, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
     """SSM-VR along Gaussian directions, its only law; the first gradient is shared by them."""
     for num in nums:
         loss = module.SlicedScoreMatching(n_projections=num, vr=True)
-        yield Contender(
-            "ebmkit", "SSM-VR", "normal", num, lambda loss=loss: loss(lambda z: -model(z), x).loss
-        )
+        yield Contender("ebmkit", "SSM-VR", "normal", num, partial(_ebmkit_loss, loss, model, x))
+
+
+def _ebmkit_loss(loss: Any, model: nn.Module, x: Tensor) -> Tensor:
+    result: Tensor = loss(lambda z: -model(z), x).loss
+    return result
 
 
 def exact(peers: dict[str, Any], model: nn.Module, x: Tensor) -> Iterator[Contender]:

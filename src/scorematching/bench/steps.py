@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from benchmarks import contenders
-from benchmarks.contenders import SIGMA
-from benchmarks.models import PAPER_FLOW, Case, Flow
-from benchmarks.timing import interleaved, peak_bytes
+from scorematching.bench import contenders
+from scorematching.bench.contenders import SIGMA
+from scorematching.bench.models import PAPER_FLOW, Case, Flow
+from scorematching.bench.timing import interleaved, peak_bytes
 from scorematching.capture import CapturedStep, compile_step
 from scorematching.fields import Field
 from scorematching.objectives import Objective

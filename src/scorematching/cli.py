@@ -1,0 +1,68 @@
+"""The command line: ``scorematching COMMAND --help`` explains each command with an example."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from scorematching import datasets
+from scorematching.bench import run
+
+app = typer.Typer(
+    name="scorematching",
+    help="Learn a density, or its score, from samples alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DataDir = Annotated[
+    str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
+]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Learn a density, or its score, from samples alone."""
+
+
+@app.command(
+    "bench",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench(context: typer.Context) -> None:
+    """Time score-matching losses against each other: see ``scorematching bench --help``."""
+    run.main(context.args, prog="scorematching bench")
+
+
+@app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")
+def list_datasets(data_dir: DataDir = None) -> None:
+    """List the data sets, and which of them are at hand."""
+    for name in datasets.names():
+        state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
+        typer.echo(f"{name:<12} {state}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; an error is one line on standard error and a non-zero exit."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(args=arguments, standalone_mode=False)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        message = error.format_message() if hasattr(error, "format_message") else error
+        print(f"scorematching: {message}", file=sys.stderr)
+        return 2 if hasattr(error, "format_message") else 1
+    return 0
