@@ -192,11 +192,17 @@ LINEAR = frozenset(
 )
 """Linear in the first argument, and nothing else to know."""
 
-ALONG = frozenset(
-    "flip roll narrow select index_select gather take_along_dim cumsum split chunk unbind "
-    "tensor_split split_with_sizes unfold".split()
-)
-"""Those of `LINEAR` that act along one axis, which must not be the batch's."""
+ALONG: dict[str, tuple[int, int | None]] = {
+    "flip": (0, None), "roll": (1, None), "narrow": (0, None), "select": (0, None),
+    "index_select": (0, None), "gather": (0, None), "take_along_dim": (1, None),
+    "cumsum": (0, None), "unfold": (0, None), "split": (1, 0), "chunk": (1, 0),
+    "tensor_split": (1, 0), "split_with_sizes": (1, 0), "unbind": (0, 0),
+}  # fmt: skip
+"""Those of `LINEAR` that act along an axis, which must not be the batch's: the position of that
+argument after the first, and its default."""
+
+UNSURE = frozenset("diag_embed diagonal diag trace".split())
+"""Those of `LINEAR` after which the batch axis is not followed."""
 
 CONSTANT = frozenset(
     "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones "

@@ -205,27 +205,25 @@ def _axis_kept(name: str, x: Traced, y: Tensor, args: Any, kwargs: Any) -> int |
     if x.axis is None:
         return None
     if name in rules.ALONG:
-        last = args[-1] if args else None
-        dim = kwargs.get("dim", kwargs.get("dims", last if name in _DIM_LAST else None))
-        if name in ("narrow", "select", "index_select", "gather", "take_along_dim", "unfold"):
-            first = args[0] if args else None
-            dim = kwargs.get("dim", first if name != "take_along_dim" else last)
-        if name in ("split", "chunk", "tensor_split", "split_with_sizes"):
-            dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        if name == "unbind":
-            dim = kwargs.get("dim", args[0] if args else 0)
+        dim = _dim_argument(name, args, kwargs)
         if dim is None or x.axis in axes_of(dim, x.p.ndim):
             return None
-        if y.ndim < x.p.ndim and axes_of(dim, x.p.ndim)[0] < x.axis:
-            return x.axis - 1
-        return x.axis
-    if name in ("diag_embed", "diagonal", "diag", "trace"):
+        dropped = y.ndim < x.p.ndim and axes_of(dim, x.p.ndim)[0] < x.axis
+        return x.axis - 1 if dropped else x.axis
+    if name in rules.UNSURE:
         return None
     axis = x.axis + y.ndim - x.p.ndim  # expand and repeat add axes on the left
     return axis if 0 <= axis < y.ndim and y.shape[axis] == x.p.shape[x.axis] else None
 
 
-_DIM_LAST = frozenset(["flip", "roll", "cumsum"])
+def _dim_argument(name: str, args: Any, kwargs: Any) -> Any:
+    """The axis or axes that an operation of `rules.ALONG` acts along."""
+    place, default = rules.ALONG[name]
+    if "dim" in kwargs or "dims" in kwargs:
+        return kwargs.get("dim", kwargs.get("dims"))
+    if name == "flip" and len(args) > 1:  # x.flip(0, 1)
+        return args
+    return args[place] if len(args) > place else default
 
 
 def _getitem(tape: Tape, func: Any, x: Any, index: Any) -> Any:
