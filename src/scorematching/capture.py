@@ -182,30 +182,19 @@ def compile_step(
         ...     density, SlicedScoreMatchingVR(), adam, torch.randn(128, 2))
         >>> loss = step(torch.randn(128, 2))  # doctest: +SKIP
     """
-    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    names, parameters = list(trained), list(trained.values())
-    constants = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-
-    def loss_and_gradients(values: Sequence[Tensor], x: Tensor, noise: Any) -> Any:
-        leaves = [value.detach().requires_grad_() for value in values]
-        state = {**constants, **dict(zip(names, leaves))}
-        field = as_field(wrap(lambda z: functional_call(module, state, (z,))))
-        loss = objective.loss(field, x, noise).mean()
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        zeros = zip(gradients, leaves)
-        return loss.detach(), [torch.zeros_like(p) if g is None else g for g, p in zeros]
-
-    def detached() -> list[Tensor]:
-        return [p.detach() for p in parameters]
-
     noise = objective.draw(x, generator)
     if not isinstance(noise, Tensor | None):
         raise TypeError(
             f"objective must draw its noise before it looks at the model, got {objective}, which "
             "draws while it runs; train it eagerly or with CapturedStep"
         )
-    flat = make_fx(loss_and_gradients)(detached(), x, noise)
-    compiled = torch.compile(flat)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+    def detached() -> list[Tensor]:
+        return [p.detach() for p in trained.values()]
+
+    plain = _loss_and_gradients(module, objective, wrap, list(trained))
+    compiled = torch.compile(make_fx(plain)(detached(), x, noise))
     shape = x.shape
 
     def step(x: Tensor) -> Tensor:
@@ -216,12 +205,30 @@ def compile_step(
             )
         with torch.no_grad():
             loss, gradients = compiled(detached(), x, objective.draw(x, generator))
-        for parameter, gradient in zip(parameters, gradients):
+        for parameter, gradient in zip(trained.values(), gradients):
             parameter.grad = gradient
         optimizer.step()
         return loss
 
     return step
+
+
+def _loss_and_gradients(
+    module: nn.Module, objective: Objective, wrap: Callable[..., Any], names: Sequence[str]
+) -> Callable[..., Any]:
+    """The mean loss and its gradients as a function of parameters, points and noise alone."""
+    constants = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+
+    def evaluate(values: Sequence[Tensor], x: Tensor, noise: Any) -> tuple[Tensor, list[Tensor]]:
+        leaves = [value.detach().requires_grad_() for value in values]
+        state = {**constants, **dict(zip(names, leaves))}
+        field = as_field(wrap(lambda z: functional_call(module, state, (z,))))
+        loss = objective.loss(field, x, noise).mean()
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        zeros = zip(gradients, leaves)
+        return loss.detach(), [torch.zeros_like(p) if g is None else g for g, p in zeros]
+
+    return evaluate
 
 
 def _check_capturable(optimizer: torch.optim.Optimizer) -> None:

@@ -135,20 +135,11 @@ def train(
         ValueError: if arguments do not fit each other, or the run in the folder.
 
     Example:
-        A log-density with one parameter finds the precision of its data, ``1 / mean(x^2)``.
-
-        >>> class Normal(nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.precision = nn.Parameter(torch.ones(()))
-        ...     def forward(self, x):
-        ...         return -0.5 * self.precision * x.square().sum(-1)
-        >>> from scorematching import ScoreMatching
-        >>> normal, x = Normal(), 0.5 * torch.ones(64, 1)
-        >>> config = TrainConfig(steps=300, batch_size=64, lr=0.1)
-        >>> result = train(normal, ScoreMatching(), x, config)
-        >>> round(normal.precision.item(), 2), result.steps
-        (4.0, 300)
+        >>> from scorematching import SlicedScoreMatchingVR, models
+        >>> density, x = models.MLPDensity(dim=2, hidden=(8,)), torch.randn(64, 2)
+        >>> config = TrainConfig(steps=20, batch_size=32, lr=1e-2)
+        >>> train(density, SlicedScoreMatchingVR(), x, config).steps
+        20
     """
     _check_arguments(config, folder, resume, generator, progress)
     module = module_of(model)
