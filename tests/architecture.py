@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
 ]
 """Bottom to top, by first name below the package; the empty one is the package itself."""
 
-PROGRAMS = {"bench", "cli", "__main__"}
+PROGRAMS = {"bench", "cli", "__main__", "experiments.process"}
 """What runs as a process of its own, and may set its threads and seeds."""
 
 ONLY_BASE = {"distributions", "derivatives", "projections", "kernels", "samplers"}
@@ -46,6 +46,9 @@ MAX_FUNCTION, LONG_FUNCTION, LONG_SHARE, MAX_FILE = 75, 25, 0.1, 500
 
 LOOSE_IMPORTS = {"bench", "cli", "experiments", "__main__"}
 """Where third-party packages may be imported at module level."""
+
+FOUNDATIONS = {"estimators": {"sklearn"}}
+"""What some areas are built on, and import at module level; they are loaded when asked for."""
 
 
 def package_sources() -> Sources:
@@ -170,7 +173,8 @@ def third_party_errors(sources: Sources) -> list[str]:
         for module, text in sources.items()
         if _area(module) not in LOOSE_IMPORTS
         for i in imports(module, text, set(sources))
-        if i.name.split(".")[0] not in allowed and not i.inner
+        if i.name.split(".")[0] not in allowed | FOUNDATIONS.get(_area(module), set())
+        if not i.inner
     ]
 
 
@@ -202,13 +206,14 @@ def global_state_errors(sources: Sources) -> list[str]:
     """Calls and assignments that change a setting of the whole process."""
     found = []
     for module, text in sources.items():
-        if _area(module) in PROGRAMS:
+        if _area(module) in PROGRAMS or module.removeprefix(f"{PACKAGE}.") in PROGRAMS:
             continue
         tree = ast.parse(text)
         # What a with statement opens, it closes again.
-        scoped = {id(n.context_expr) for n in ast.walk(tree) if isinstance(n, ast.withitem)}
+        allowed = {id(n.context_expr) for n in ast.walk(tree) if isinstance(n, ast.withitem)}
+        allowed |= {id(n) for n in ast.walk(tree) if _seeds_its_own_generator(n)}
         for node in ast.walk(tree):
-            if id(node) in scoped:
+            if id(node) in allowed:
                 continue
             if isinstance(node, ast.Call) and GLOBAL_STATE.search(_name(node.func)):
                 found.append(f"{module}:{node.lineno} calls {_name(node.func)}")
@@ -218,6 +223,14 @@ def global_state_errors(sources: Sources) -> list[str]:
                 owned = [n for n in names if n.split(".")[0] in {"torch", "np", "numpy", "os"}]
                 found += [f"{module}:{node.lineno} assigns {name}" for name in owned]
     return found
+
+
+def _seeds_its_own_generator(node: ast.AST) -> bool:
+    """``torch.Generator(...).manual_seed(...)``, which is nobody else's generator."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    owner = node.func.value
+    return isinstance(owner, ast.Call) and _name(owner.func) == "torch.Generator"
 
 
 def _at_import(tree: ast.AST) -> Iterator[ast.AST]:

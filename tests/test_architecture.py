@@ -73,7 +73,7 @@ RULES: dict[str, tuple[Rule, list[Sources]]] = {
         [
             planted("fields", "import scipy.special"),
             planted(
-                "estimators",
+                "models",
                 "try:\n    from sklearn.base import clone\nexcept ImportError:\n    clone = None",
             ),
             planted("models", "class A:\n    import rich"),
@@ -92,7 +92,7 @@ RULES: dict[str, tuple[Rule, list[Sources]]] = {
         architecture.global_state_errors,
         [
             planted("models", "def f(seed):\n    torch.manual_seed(seed)"),
-            planted("models", "def f(seed):\n    return torch.Generator().manual_seed(seed)"),
+            planted("models", "def f(generator):\n    return generator.manual_seed(0)"),
             planted("models", "def f():\n    torch.set_default_dtype(torch.float64)"),
             planted("models", "def f():\n    torch.set_num_threads(1)"),
             planted("models", "def f():\n    torch.set_grad_enabled(True)"),
@@ -158,6 +158,7 @@ SOUND = planted(
     '    """Draw n / 2 numbers in (0, 1/3): a path/of/words is no path."""\n'
     "    import rich\n    with torch.set_grad_enabled(True):\n"
     "        return torch.randn(n, generator=generator)\n"
+    "def _h(seed):\n    return torch.Generator('cpu').manual_seed(seed)\n"
     "def _private(**kwargs):\n    return lambda: torch.randn(1)\n",
 )
 

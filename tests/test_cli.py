@@ -18,7 +18,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("bench", "datasets"):
+    for command in ("bench", "datasets", "report", "reproduce"):
         assert cli.main([command, "--help"]) == 0
         assert f"scorematching {command}" in capsys.readouterr().out
 
@@ -42,3 +42,38 @@ def test_mistakes_are_one_line(arguments: list[str], capsys: pytest.CaptureFixtu
     error = capsys.readouterr().err
     assert error.startswith("scorematching: ")
     assert len(error.splitlines()) == 1
+
+
+def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "reproduce",
+        "table-nice",
+        "--smoke",
+        "--only",
+        "paper/MLE",
+        "--out",
+        str(tmp_path),
+    ]
+    assert cli.main([*arguments, "--device", "cpu"]) == 0
+    assert "| paper/MLE | 1 |" in capsys.readouterr().out
+    folder = tmp_path / "table-nice-smoke"
+    assert {path.name for path in folder.iterdir()} >= {"report.md", "results.json"}
+    assert cli.main(["report", str(folder)]) == 0
+    assert "| paper/MLE | 1 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "table-nce"], "name must be one of table-nice"),
+        (["reproduce", "table-nice", "--seeds", "x"], "seeds must look like 0-4 or 0,3, got 'x'"),
+        (["reproduce", "table-nice", "--set", "lr"], "--set must be followed by name=value"),
+        (["reproduce", "table-nice", "--set", "rate=1"], "settings must be among"),
+        (["report", "nowhere"], "folder must hold finished runs"),
+    ],
+)
+def test_mistakes_are_explained(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) != 0
+    assert message in capsys.readouterr().err

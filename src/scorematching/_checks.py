@@ -49,15 +49,18 @@ def check_batch(x: Any, name: str = "x") -> None:
 
 def check_finite(x: Tensor, name: str) -> None:
     """Require finite entries; skipped where values cannot be looked at."""
-    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
-    if capturing or get_proxy_mode() is not None:  # a step being recorded, or compiled
-        return
-    if not bool(x.isfinite().all()):
+    if can_look(x) and not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} of {x.shape[0]} points; "
             f"drop them with {name}[{name}.isfinite().flatten(1).all(1)]"
         )
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether values can be looked at: not in a step being recorded, or compiled."""
+    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not capturing and get_proxy_mode() is None
 
 
 def check_directions(v: Any, x: Tensor) -> None:

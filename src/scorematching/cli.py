@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scorematching import datasets
-from scorematching.bench import run
+from scorematching.bench import run as bench_run
+from scorematching.experiments import EXPERIMENTS, Experiment, Request, Run, process, report
+from scorematching.experiments import run as experiment_run
 
 app = typer.Typer(
     name="scorematching",
@@ -22,6 +26,8 @@ app = typer.Typer(
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")]
 
 
 @app.callback()
@@ -38,7 +44,64 @@ def options(
 )
 def bench(context: typer.Context) -> None:
     """Time score-matching losses against each other: see ``scorematching bench --help``."""
-    run.main(context.args, prog="scorematching bench")
+    bench_run.main(context.args, prog="scorematching bench")
+
+
+@app.command(
+    "reproduce",
+    epilog="Example: scorematching reproduce figure-dkef --only 'redwine/*' --seeds 0-4",
+)
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
+    seeds: Annotated[str, typer.Option(help="Such as 0-4 or 0,3.")] = "0",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Variants to run, such as 'redwine/*'; repeatable.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, name=value; repeatable.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Short for --set epochs=N.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Rehearse in seconds, no data.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    workers: Annotated[int, typer.Option(help="Runs side by side.", min=1)] = 1,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of torch.")] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Reproduce a table or figure of the paper; give the command again to go on after a break."""
+    experiment = _experiment(name)
+    request = Request(
+        seeds=_seeds(seeds),
+        only=tuple(only or ()),
+        overrides=_settings(settings or [], epochs),
+        smoke=smoke,
+        out=out,
+        device=device,
+        data_dir=data_dir,
+        workers=workers,
+        progress=True,
+    )
+    process.prepare(threads)
+    runs = experiment_run.reproduce(experiment, request, typer.echo)
+    folder = out / (f"{name}-smoke" if smoke else name)
+    _show_report(name, runs, folder)
+
+
+@app.command("report", epilog="Example: scorematching report runs/table-nice")
+def report_of(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs, or a results.json.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: beside the runs.")
+    ] = None,
+) -> None:
+    """Write the report of all runs in a folder: table, pictures, commands."""
+    runs = experiment_run.read_all(folder)
+    if not runs:
+        raise ValueError(
+            f"folder must hold finished runs, got none in {folder}; "
+            "make some with scorematching reproduce"
+        )
+    _show_report(runs[0].experiment, runs, out or (folder if folder.is_dir() else folder.parent))
 
 
 @app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")
@@ -47,6 +110,43 @@ def list_datasets(data_dir: DataDir = None) -> None:
     for name in datasets.names():
         state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
         typer.echo(f"{name:<12} {state}")
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(
+            f"name must be one of {', '.join(EXPERIMENTS)}, got {name!r}; "
+            "see scorematching reproduce --help"
+        )
+    return EXPERIMENTS[name]
+
+
+def _show_report(name: str, runs: Sequence[Run], folder: Path) -> None:
+    experiment = _experiment(name)
+    files = report.write_report(experiment, runs, folder)
+    typer.echo(report.table(experiment, runs))
+    for line in experiment.notes(runs) if experiment.notes else []:
+        typer.echo(f"- {line}")
+    typer.echo("written: " + ", ".join(map(str, files)))
+
+
+def _seeds(text: str) -> list[int]:
+    """``0-2,7`` as 0, 1, 2, 7."""
+    try:
+        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [seed for ends in ranges for seed in range(ends[0], ends[-1] + 1)]
+    except ValueError:
+        raise ValueError(f"seeds must look like 0-4 or 0,3, got {text!r}; try --seeds 0") from None
+
+
+def _settings(pairs: list[str], epochs: int | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set must be followed by name=value, got {pair!r}; try --set lr=1")
+        found[name.strip()] = value.strip()
+    return found | ({} if epochs is None else {"epochs": str(epochs)})
 
 
 def main(arguments: list[str] | None = None) -> int:

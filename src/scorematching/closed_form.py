@@ -25,9 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from scorematching._checks import check_generator, check_points, is_number
+from scorematching._checks import can_look, check_generator, check_points, is_number
 from scorematching._shapes import dimension
 from scorematching.derivatives.pairing import Jet, Tangents
 from scorematching.derivatives.sweeps import Signs
@@ -403,7 +402,7 @@ def _check_quadratic(objective: Objective) -> None:
 def _check_penalty(lam: Any) -> None:
     if not is_number(lam) and not (isinstance(lam, Tensor) and lam.ndim == 0):
         raise TypeError(f"lam must be a number or a tensor of shape (), got {lam!r}; try 0.01")
-    if isinstance(lam, Tensor) and not _can_look(lam):
+    if isinstance(lam, Tensor) and not can_look(lam):
         return
     if not 0 <= _number(lam) < float("inf"):
         raise ValueError(f"lam must be finite and not negative, got {_number(lam)}; try 0.01")
@@ -415,7 +414,7 @@ def _number(lam: float | Tensor) -> float:
 
 def _check_finite_form(form: QuadraticForm) -> None:
     for name, value in (("G", form.G), ("b", form.b)):
-        if _can_look(value) and not bool(value.isfinite().all()):
+        if can_look(value) and not bool(value.isfinite().all()):
             raise ValueError(
                 f"{name} must be finite, got NaN or infinity, which no lam cures; check that "
                 "features and base and their derivatives are finite at every point"
@@ -423,7 +422,7 @@ def _check_finite_form(form: QuadraticForm) -> None:
 
 
 def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Tensor) -> None:
-    if not _can_look(info):
+    if not can_look(info):
         return
     # Rounding can make a pivot of a singular matrix positive, and its solution nonsense.
     rounding = 4 * torch.finfo(matrix.dtype).eps * matrix.diagonal().max()
@@ -436,9 +435,3 @@ def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Ten
             f"precision of {matrix.dtype}; raise lam, drop features that repeat others, use more "
             "points, or compute in double precision"
         )
-
-
-def _can_look(value: Tensor) -> bool:
-    """Whether values can be looked at: not in a step being recorded, or compiled."""
-    capturing = value.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and get_proxy_mode() is None

@@ -8,12 +8,10 @@ Example:
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from scorematching.bench import contenders, noise, steps, verdict
 from scorematching.bench.contenders import Contender
 from scorematching.bench.models import CASES, QUICK_CASES, Case
 from scorematching.bench.timing import Step, interleaved, peak_bytes
+from scorematching.experiments.provenance import commit, device_name, now
 
 NUMS = (1, 4, 5, 16)
 """Directions per point; 5 is torchebm's default."""
@@ -204,10 +203,9 @@ def describe(
     prog: str, arguments: list[str], options: argparse.Namespace, skipped: dict[str, str]
 ) -> dict[str, Any]:
     """Where, when and with what the numbers were made."""
-    now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "command": shlex.join([*prog.split(), *_portable(arguments)]),
-        "date": now.isoformat(timespec="seconds"),
+        "date": now(),
         "commit": commit(),
         "seed": options.seed,
         "quick": options.quick,
@@ -226,33 +224,6 @@ def _portable(arguments: list[str]) -> list[str]:
     """A command line without the place on this machine where its output went."""
     pairs = zip(arguments, ["", *arguments])
     return [a for a, before in pairs if "--output" not in (a.split("=")[0], before)]
-
-
-def device_name(kind: str) -> str:
-    """The model of the processor."""
-    if kind == "cuda":
-        return torch.cuda.get_device_name()
-    lines = Path("/proc/cpuinfo")
-    if lines.exists():
-        for line in lines.read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str | None:
-    """The commit that is checked out, where there is one."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def show(rows: list[Row]) -> list[Row]:

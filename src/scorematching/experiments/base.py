@@ -1,0 +1,151 @@
+"""What an experiment is: settings, variants of them, and a function from settings to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Metrics = dict[str, Any]
+"""What a run measured, in numbers, words and lists that JSON can hold."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The circumstances of one run.
+
+    Attributes:
+        variant: name of the variant.
+        seed: of all randomness.
+        device: where to compute.
+        folder: for checkpoints and pictures of this run alone.
+        data_dir: folder with data files; None looks where `datasets.load` looks.
+        progress: whether to show a bar.
+    """
+
+    variant: str
+    seed: int
+    device: torch.device
+    folder: Path
+    data_dir: str | None = None
+    progress: bool = False
+
+    def generator(self, stream: int = 0, device: str | torch.device | None = None) -> Any:
+        """A fresh source of randomness for one of several purposes.
+
+        Args:
+            stream: the purpose; two runs of one seed agree wherever this number does.
+            device: where it lives; None is the job's device.
+        """
+        where = self.device if device is None else device
+        return torch.Generator(where).manual_seed((self.seed << 16) + stream)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: what was asked, what came out, and where.
+
+    Attributes:
+        experiment: name of the experiment.
+        variant: name of the variant.
+        seed: of all randomness.
+        config: the settings.
+        metrics: what was measured.
+        seconds: time taken by the process that finished it.
+        device: model of the processor.
+        versions: of Python and of the packages.
+        commit: what was checked out, where that is known.
+        command: what to type for the same run.
+        date: when it ended.
+        smoke: whether it was a rehearsal, whose numbers mean nothing.
+    """
+
+    experiment: str
+    variant: str
+    seed: int
+    config: dict[str, Any]
+    metrics: Metrics
+    seconds: float
+    device: str
+    versions: dict[str, str | None]
+    commit: str | None
+    command: str
+    date: str
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: the word of the command, such as "table-nice".
+        summary: one line for the list of experiments.
+        config: a frozen dataclass of numbers and words, whose defaults are the paper's.
+        variants: rows of the table, each with the settings in which it differs.
+        smoke: settings of a rehearsal that takes seconds and needs no data.
+        run: settings and circumstances to metrics; goes on from its own checkpoints.
+        columns: heading of each metric that the report shows.
+        plot: pictures of finished runs, written into a folder.
+        notes: sentences of the report that hold computed figures.
+    """
+
+    name: str
+    summary: str
+    config: type[Any]
+    variants: Mapping[str, Mapping[str, Any]]
+    smoke: Mapping[str, Any]
+    run: Callable[[Any, Job], Metrics]
+    columns: Mapping[str, str]
+    plot: Callable[[Sequence[Run], Path], list[Path]] | None = None
+    notes: Callable[[Sequence[Run]], list[str]] | None = field(default=None)
+
+    def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
+        """The settings of a variant.
+
+        Args:
+            variant: one of the variants.
+            overrides: settings of the user's, as numbers or as words to be read.
+            smoke: whether this is a rehearsal.
+
+        Raises:
+            ValueError: if there is no such setting, or it cannot be read.
+        """
+        config = replace(self.config(), **self.variants[variant])
+        if smoke:
+            config = replace(config, **self.smoke)
+        known = {f.name: getattr(config, f.name) for f in fields(config)}
+        read = {name: _read(name, value, known) for name, value in overrides.items()}
+        return replace(config, **read)
+
+
+def as_numbers(config: Any) -> dict[str, Any]:
+    """Settings as JSON holds them."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
+
+
+def _read(name: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """A setting, read from a word if it is one."""
+    if name not in known:
+        raise ValueError(
+            f"settings must be among {', '.join(known)}, got {name!r}; "
+            "write them as --set name=value"
+        )
+    if not isinstance(value, str) or isinstance(known[name], str):
+        return value
+    words: dict[str, Any] = {"none": None, "true": True, "false": False}
+    if value.lower() in words:
+        return words[value.lower()]
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    if known[name] is None:
+        return value
+    raise ValueError(
+        f"{name} must be a number like {known[name]!r}, got {value!r}; write --set {name}=1"
+    )
