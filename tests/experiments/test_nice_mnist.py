@@ -30,7 +30,7 @@ def test_the_published_recipe_is_the_default() -> None:
 def test_every_row_is_there_by_every_recipe() -> None:
     for recipe in ("paper", "stable", "released"):
         rows = {name.split("/")[1] for name in EXPERIMENT.variants if name.startswith(recipe)}
-        assert rows == set(nice_mnist.ROWS)
+        assert rows >= set(nice_mnist.ROWS)
 
 
 def test_dequantisation_is_that_of_the_datasets() -> None:

@@ -73,11 +73,13 @@ RELEASED = {"num_hidden": 4, "lr": 1e-4}
 """What the published settings differ in from the published text; DSM and CP kept 1e-3."""
 
 SIGMAS = (0.01, 0.05, 0.10, 0.20, 0.28, 0.50, 1.00, 1.50)
-"""The paper's grid for DSM."""
+"""The paper's grid for DSM. After 10 epochs of the stable recipe 0.2 has the least validation loss,
+which is the row "DSM tuned"; the paper's choice, by its own recipe, is 0.1."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"paper/{name}": row for name, row in ROWS.items()},
     **{f"stable/{name}": {**STABLE, **row} for name, row in ROWS.items()},
+    "stable/DSM tuned": {**STABLE, "objective": "DSM", "sigma": 0.2},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
         for name, row in ROWS.items()
