@@ -1,5 +1,20 @@
 """Evaluation: numbers about a fitted model, each with its standard error."""
 
+from scorematching.evaluation.ais import Annealing, Bracket, ais, bidirectional
+from scorematching.evaluation.decoders import (
+    BernoulliObservation,
+    DecoderLikelihood,
+    GaussianObservation,
+    decoder_bracket,
+    decoder_log_likelihood,
+)
+from scorematching.evaluation.fid import (
+    FeatureMoments,
+    feature_moments,
+    frechet_distance,
+    kernel_distance,
+)
+from scorematching.evaluation.inception import inception
 from scorematching.evaluation.losses import (
     Estimate,
     compare,
@@ -19,13 +34,27 @@ from scorematching.evaluation.normaliser import (
 
 __all__ = [
     "AnnealedLogZ",
+    "Annealing",
+    "BernoulliObservation",
+    "Bracket",
+    "DecoderLikelihood",
     "Estimate",
+    "FeatureMoments",
+    "GaussianObservation",
     "LogLikelihood",
     "LogZEstimate",
+    "ais",
     "ais_log_z",
+    "bidirectional",
     "compare",
+    "decoder_bracket",
+    "decoder_log_likelihood",
+    "feature_moments",
     "fisher_divergence",
+    "frechet_distance",
     "importance_log_z",
+    "inception",
+    "kernel_distance",
     "log_likelihood",
     "score_matching_loss",
     "score_matching_losses",

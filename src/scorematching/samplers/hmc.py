@@ -1,38 +1,48 @@
 """Hamiltonian Monte Carlo: one step of many chains, as a pure function.
 
 A step is ``draw``, the only random part, then ``move``, which is deterministic. Nothing here
-adapts: a step size is an argument, and `adapt_step_size` proposes the next one from what a step
+adapts: a step size is an argument, and `adaptation` proposes the next one from what a step
 reported, to whoever may change it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_depends, check_generator, check_log_density
+from scorematching._checks import check_count
 from scorematching._shapes import event_axes, inner
-from scorematching.types import LogDensity
+from scorematching.samplers.adaptation import adapt_step_size
+from scorematching.samplers.base import (
+    State,
+    Target,
+    check_step_size,
+    choose,
+    normal_like,
+    per_chain,
+    start,
+    target_of,
+    uniform_rows,
+)
 
-Target = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A log-density with its score, ``x: (C, *event) -> ((C,), (C, *event))``."""
+__all__ = [
+    "HMCInfo",
+    "HMCNoise",
+    "HMCState",
+    "Target",
+    "adapt_step_size",
+    "draw",
+    "leapfrog",
+    "move",
+    "start",
+    "step",
+    "target_of",
+]
 
-
-class HMCState(NamedTuple):
-    """Where C chains are, and what the target says there.
-
-    Attributes:
-        x: positions ``(C, *event)``.
-        log_density: ``(C,)``.
-        score: ``(C, *event)``.
-    """
-
-    x: Tensor
-    log_density: Tensor
-    score: Tensor
+HMCState = State
+"""Where chains are; the same for every sampler that knows the density."""
 
 
 class HMCNoise(NamedTuple):
@@ -41,6 +51,11 @@ class HMCNoise(NamedTuple):
     Attributes:
         momentum: standard normal, ``(C, *event)``.
         uniform: between 0 and 1, ``(C,)``; a proposal is taken where it is below the acceptance.
+
+    Example:
+        >>> noise = draw(torch.zeros(4, 2))
+        >>> bool((noise.uniform < 1).all())
+        True
     """
 
     momentum: Tensor
@@ -54,6 +69,12 @@ class HMCInfo(NamedTuple):
         acceptance: probability with which each proposal is accepted, ``(C,)``.
         accepted: whether it was, ``(C,)``.
         energy_error: energy gained along the path, ``(C,)``; zero for exact dynamics.
+
+    Example:
+        >>> flat = target_of(lambda x: 0.0 * x.sum(-1))
+        >>> _, info = step(start(flat, torch.zeros(2, 1)), flat, step_size=1.0)
+        >>> info.energy_error.tolist(), info.accepted.tolist()
+        ([0.0, 0.0], [True, True])
     """
 
     acceptance: Tensor
@@ -61,46 +82,22 @@ class HMCInfo(NamedTuple):
     energy_error: Tensor
 
 
-def target_of(log_density: LogDensity) -> Target:
-    """A log-density with its score by automatic differentiation; no graph is kept.
+def draw(x: Tensor, generator: torch.Generator | None = None) -> HMCNoise:
+    """The randomness of one step of chains at ``x: (C, *event)``.
 
     Args:
-        log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
-            its input only.
+        x: positions ``(C, *event)``.
+        generator: source of randomness; None is torch's default generator.
 
     Returns:
-        A function ``x -> (log-density (C,), score (C, *event))``.
+        Momenta ``(C, *event)`` and uniform numbers ``(C,)``.
 
     Example:
-        >>> value, score = target_of(lambda x: -0.5 * x.square().sum(-1))(torch.ones(1, 2))
-        >>> value.tolist(), score.tolist()
-        ([-1.0], [[-1.0, -1.0]])
+        >>> momentum, uniform = draw(torch.zeros(4, 2))
+        >>> momentum.shape, uniform.shape
+        (torch.Size([4, 2]), torch.Size([4]))
     """
-
-    def target(x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.inference_mode(False), torch.enable_grad():
-            x = x.detach().clone().requires_grad_()
-            value = log_density(x)
-            check_log_density(value, x, feature_axes=0)
-            check_depends(value.requires_grad, "log-density")
-            (score,) = torch.autograd.grad(value.sum(), x, allow_unused=True)
-        check_depends(score is not None, "log-density")
-        return value.detach(), score
-
-    return target
-
-
-def start(target: Target, x: Tensor) -> HMCState:
-    """The state of chains that begin at ``x: (C, *event)``."""
-    return HMCState(x, *target(x))
-
-
-def draw(x: Tensor, generator: torch.Generator | None = None) -> HMCNoise:
-    """The randomness of one step of chains at ``x: (C, *event)``."""
-    check_generator(generator, x)
-    momentum = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-    uniform = torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=x.device)
-    return HMCNoise(momentum, uniform)
+    return HMCNoise(normal_like(x, generator), uniform_rows(x, generator))
 
 
 def leapfrog(
@@ -124,8 +121,16 @@ def leapfrog(
 
     Returns:
         State and momentum at the end of the path.
+
+    Example:
+        On flat ground the path is straight.
+
+        >>> flat = target_of(lambda x: 0.0 * x.sum(-1))
+        >>> state, _ = leapfrog(flat, start(flat, torch.zeros(1, 1)), torch.ones(1, 1), 0.5, 4)
+        >>> state.x.item()
+        2.0
     """
-    h = _per_chain(step_size, state.x)
+    h = per_chain(step_size, state.x)
     x, log_density, score = state
     for _ in range(num_leapfrog):
         momentum = momentum + 0.5 * h * score
@@ -155,6 +160,14 @@ def move(
 
     Returns:
         The next state, and what happened.
+
+    Example:
+        Where the uniform number is above every acceptance, nothing moves.
+
+        >>> normal = target_of(lambda x: -0.5 * x.square().sum(-1))
+        >>> noise = HMCNoise(torch.ones(1, 1), torch.ones(1))
+        >>> move(start(normal, torch.ones(1, 1)), normal, noise, 0.1, 3)[0].x.item()
+        1.0
     """
     proposal, momentum = leapfrog(target, state, noise.momentum, step_size, num_leapfrog)
     axes = event_axes(state.x)
@@ -162,7 +175,7 @@ def move(
     energy_error = kinetic - (proposal.log_density - state.log_density)
     acceptance = torch.exp(-energy_error).clamp(max=1).nan_to_num(nan=0.0)
     accepted = noise.uniform < acceptance
-    chosen = [_where(accepted, new, old) for new, old in zip(proposal, state)]
+    chosen = [choose(accepted, new, old) for new, old in zip(proposal, state)]
     return HMCState(*chosen), HMCInfo(acceptance, accepted, energy_error)
 
 
@@ -194,42 +207,5 @@ def step(
         True
     """
     check_count(num_leapfrog, "num_leapfrog", "ten is a common choice")
+    check_step_size(step_size, state.x)
     return move(state, target, draw(state.x, generator), step_size, num_leapfrog)
-
-
-def adapt_step_size(
-    step_size: float | Tensor, acceptance: Tensor, wanted: float = 0.65, rate: float = 0.5
-) -> float | Tensor:
-    """A step size nearer to the one with the wanted acceptance, ``h exp(rate (a - wanted))``.
-
-    Chains whose step size depends on where they have been no longer leave the target invariant:
-    adapt before the chains that count, or on other chains.
-
-    Args:
-        step_size: h, a number or one per chain.
-        acceptance: a, of the chains that share h; their mean counts where h is a number.
-        wanted: acceptance to aim at; 0.65 is best for many coordinates.
-        rate: how fast.
-
-    Returns:
-        The next step size, of the kind that came in.
-
-    Example:
-        >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)
-        0.1
-    """
-    if isinstance(step_size, Tensor):
-        return step_size * torch.exp(rate * (acceptance - wanted))
-    factor = torch.exp(rate * (acceptance.double().mean() - wanted))
-    return step_size * factor.item()
-
-
-def _per_chain(step_size: float | Tensor, x: Tensor) -> float | Tensor:
-    """A step size that multiplies ``x: (C, *event)``."""
-    if not isinstance(step_size, Tensor):
-        return step_size
-    return step_size.reshape(-1, *[1] * event_axes(x))
-
-
-def _where(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)

@@ -1,0 +1,131 @@
+"""Step sizes from acceptances: pure functions, apart from the steps themselves.
+
+Chains whose step size depends on where they have been no longer leave the target invariant.
+Adapt before the chains that count, or on other chains.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_positive
+
+
+class Adaptation(NamedTuple):
+    """A step size on its way to the one with the wanted acceptance, by dual averaging.
+
+    Attributes:
+        log_step_size: logarithm of the step size to try next, any shape.
+        log_average: logarithm of the average so far, which settles; the one to keep.
+        shortfall: running mean of what acceptance falls short of the wanted one.
+        centre: what log step sizes are drawn towards.
+        num: number of acceptances seen.
+
+    Example:
+        >>> state = begin_adaptation(0.1)
+        >>> round(state.step_size.item(), 6), state.num
+        (0.1, 0)
+    """
+
+    log_step_size: Tensor
+    log_average: Tensor
+    shortfall: Tensor
+    centre: Tensor
+    num: int
+
+    @property
+    def step_size(self) -> Tensor:
+        """The step size to try next."""
+        return self.log_step_size.exp()
+
+    @property
+    def average(self) -> Tensor:
+        """The step size to keep once adaptation is over."""
+        return self.log_average.exp()
+
+
+def begin_adaptation(step_size: float | Tensor) -> Adaptation:
+    """An adaptation that has seen nothing yet.
+
+    Args:
+        step_size: first guess, a number or a tensor of them; each is adapted on its own.
+
+    Returns:
+        Its state. Step sizes are drawn towards ten times the guess, since too large a step is
+        found out faster than too small a one.
+
+    Example:
+        >>> begin_adaptation(torch.tensor([0.1, 0.2])).step_size.shape
+        torch.Size([2])
+    """
+    if not isinstance(step_size, Tensor):
+        check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
+        step_size = torch.tensor(float(step_size), dtype=torch.float64)
+    log = step_size.log()
+    return Adaptation(log, log, torch.zeros_like(log), log + math.log(10), 0)
+
+
+def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adaptation:
+    """The state after one more acceptance: Nesterov's dual averaging.
+
+    With ``a`` the acceptance of step n, and constants ``t0 = 10, gamma = 0.05, kappa = 0.75``::
+
+        shortfall  <- (1 - 1/(n + t0)) shortfall + (wanted - a) / (n + t0)
+        log h      <- centre - sqrt(n)/gamma * shortfall
+        average    <- n^-kappa log h + (1 - n^-kappa) average
+
+    Args:
+        state: before the step.
+        acceptance: of the step, in the shape of the step size; a mean over the chains that share
+            it is fine.
+        wanted: acceptance to aim at: 0.65 for Hamiltonian paths, 0.574 for Langevin steps.
+
+    Returns:
+        State after it.
+
+    Reference: Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2.
+
+    Example:
+        >>> lower = adapt(begin_adaptation(1.0), torch.tensor(0.0))
+        >>> higher = adapt(begin_adaptation(1.0), torch.tensor(1.0))
+        >>> bool(lower.step_size < higher.step_size)
+        True
+    """
+    n = state.num + 1
+    share, weight = 1 / (n + 10), n**-0.75
+    gap = (wanted - acceptance).to(state.shortfall)
+    shortfall = (1 - share) * state.shortfall + share * gap
+    log = state.centre - math.sqrt(n) / 0.05 * shortfall
+    average = weight * log + (1 - weight) * state.log_average
+    return Adaptation(log, average, shortfall, state.centre, n)
+
+
+def adapt_step_size(
+    step_size: float | Tensor, acceptance: Tensor, wanted: float = 0.65, rate: float = 0.5
+) -> float | Tensor:
+    """A step size nearer to the one with the wanted acceptance, ``h exp(rate (a - wanted))``.
+
+    The rule for a target that changes from step to step, as annealing has it: it forgets at a
+    constant rate, where `adapt` settles.
+
+    Args:
+        step_size: h, a number or one per chain.
+        acceptance: a, of the chains that share h; their mean counts where h is a number.
+        wanted: acceptance to aim at; 0.65 is best for many coordinates.
+        rate: how fast.
+
+    Returns:
+        The next step size, of the kind that came in.
+
+    Example:
+        >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)
+        0.1
+    """
+    if isinstance(step_size, Tensor):
+        return step_size * torch.exp(rate * (acceptance - wanted))
+    factor = torch.exp(rate * (acceptance.double().mean() - wanted))
+    return step_size * factor.item()

@@ -1,0 +1,130 @@
+"""Annealed Langevin sampling: from noise to data through levels of noise that fall.
+
+At every level sigma chains take unadjusted Langevin steps with the score of the data blurred by
+noise of that size, and step sizes in proportion to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_batch, check_count, check_positive
+from scorematching.samplers import langevin
+
+__all__ = ["AnnealedInfo", "anneal", "noise_levels"]
+
+NoisyScore = Callable[[Tensor, float], Tensor]
+"""Score of the data with noise, ``(x: (C, *event), sigma) -> (C, *event)``."""
+
+
+class AnnealedInfo(NamedTuple):
+    """What happened on the way.
+
+    Attributes:
+        sigmas: the levels, ``(L,)``.
+        step_sizes: of the steps at each, ``(L,)``.
+        score_norms: mean over the chains of ``sigma |s|`` at the last step of each, ``(L,)``;
+            about ``sqrt(D)`` at every level where the score is right.
+
+    Example:
+        >>> _, info = anneal(lambda x, sigma: -x / sigma**2, torch.zeros(2, 3), [2.0, 1.0], 0.1)
+        >>> info.step_sizes.tolist() == [0.2, 0.1]
+        True
+    """
+
+    sigmas: Tensor
+    step_sizes: Tensor
+    score_norms: Tensor
+
+
+def noise_levels(largest: float, smallest: float, num: int) -> list[float]:
+    """Levels of noise that fall by a constant factor.
+
+    Args:
+        largest: first level, about the diameter of the data.
+        smallest: last level, below what the eye would see.
+        num: L, number of levels.
+
+    Returns:
+        ``largest * (smallest / largest)^(i / (L - 1))`` for i from 0 to L - 1.
+
+    Example:
+        >>> [round(sigma, 6) for sigma in noise_levels(4.0, 1.0, 3)]
+        [4.0, 2.0, 1.0]
+    """
+    check_positive(largest, "largest", "take about the diameter of the data")
+    check_positive(smallest, "smallest", "0.01 suits images in [0, 1]")
+    check_count(num, "num", "ten levels suit images")
+    if num == 1:
+        return [float(smallest)]
+    ratio = math.log(smallest / largest) / (num - 1)
+    return [largest * math.exp(i * ratio) for i in range(num)]
+
+
+def anneal(
+    score: NoisyScore,
+    x: Tensor,
+    sigmas: list[float],
+    step_size: float,
+    num_steps: int = 100,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, AnnealedInfo]:
+    """Chains through all levels, ``num_steps`` Langevin steps at each.
+
+    At level i the step size is ``h sigma_i / sigma_L``, so that drift and noise keep their
+    proportion. Cost: ``L * num_steps`` scores.
+
+    Args:
+        score: ``(x, sigma) -> (C, *event)``, of the data with noise of standard deviation sigma.
+        x: where the chains begin, ``(C, *event)``.
+        sigmas: levels of noise, first to last, see `noise_levels`.
+        step_size: h, at the last level.
+        num_steps: steps at every level.
+        generator: source of randomness; None is torch's default generator.
+
+    Returns:
+        Where the chains end, and what happened on the way.
+
+    Reference: Song and Ermon (2019), Generative modeling by estimating gradients, Algorithm 1,
+    where the step is ``alpha = h^2``.
+
+    Example:
+        Data at a single point, the origin: noise of level sigma has score ``-x / sigma^2``.
+
+        >>> x, _ = anneal(lambda x, sigma: -x / sigma**2, 5 * torch.randn(100, 2),
+        ...               noise_levels(5.0, 0.01, 10), step_size=0.01, num_steps=20)
+        >>> bool(x.abs().max() < 0.1)
+        True
+    """
+    check_batch(x)
+    check_count(num_steps, "num_steps", "a hundred steps suit images")
+    check_positive(step_size, "step_size", "a fifth of the last sigma is a start")
+    for sigma in sigmas or [0.0]:
+        check_positive(sigma, "sigmas", "give levels of noise, as from noise_levels")
+    sizes = [step_size * sigma / sigmas[-1] for sigma in sigmas]
+    norms = []
+    for sigma, size in zip(sigmas, sizes):
+        x, info = _level(score, x, sigma, size, num_steps, generator)
+        norms.append(sigma * info.score.flatten(1).norm(dim=1).mean())
+    levels, steps = (torch.tensor(values, dtype=torch.float64) for values in (sigmas, sizes))
+    return x, AnnealedInfo(levels, steps, torch.stack(norms))
+
+
+def _level(
+    score: NoisyScore,
+    x: Tensor,
+    sigma: float,
+    step_size: float,
+    num_steps: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, langevin.LangevinInfo]:
+    """Chains after the steps of one level."""
+    for _ in range(num_steps):
+        noise = langevin.draw(x, generator)
+        x, info = langevin.move(x, lambda y: score(y, sigma), noise, step_size)
+    return x, info

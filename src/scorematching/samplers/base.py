@@ -1,0 +1,134 @@
+"""What samplers share: targets, where chains are, and the test that accepts a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import (
+    check_batch,
+    check_depends,
+    check_generator,
+    check_log_density,
+    check_positive,
+    is_number,
+)
+from scorematching._shapes import event_axes
+from scorematching.types import LogDensity
+
+Target = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A log-density with its score, ``x: (C, *event) -> ((C,), (C, *event))``."""
+
+
+class State(NamedTuple):
+    """Where C chains are, and what the target says there.
+
+    Attributes:
+        x: positions ``(C, *event)``.
+        log_density: ``(C,)``.
+        score: ``(C, *event)``.
+
+    Example:
+        >>> state = start(target_of(lambda x: -0.5 * x.square().sum(-1)), torch.ones(1, 2))
+        >>> state.x.tolist(), state.log_density.tolist(), state.score.tolist()
+        ([[1.0, 1.0]], [-1.0], [[-1.0, -1.0]])
+    """
+
+    x: Tensor
+    log_density: Tensor
+    score: Tensor
+
+
+def target_of(log_density: LogDensity) -> Target:
+    """A log-density with its score by automatic differentiation; no graph is kept.
+
+    Args:
+        log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
+            its input only.
+
+    Returns:
+        A function ``x -> (log-density (C,), score (C, *event))``.
+
+    Raises:
+        ValueError: by that function, if the log-density has another shape or ignores its points.
+
+    Example:
+        >>> value, score = target_of(lambda x: -0.5 * x.square().sum(-1))(torch.ones(1, 2))
+        >>> value.tolist(), score.tolist()
+        ([-1.0], [[-1.0, -1.0]])
+    """
+
+    def target(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            value = log_density(x)
+            check_log_density(value, x, feature_axes=0)
+            check_depends(value.requires_grad, "log-density")
+            (score,) = torch.autograd.grad(value.sum(), x, allow_unused=True)
+        check_depends(score is not None, "log-density")
+        return value.detach(), score
+
+    return target
+
+
+def start(target: Target, x: Tensor) -> State:
+    """The state of chains that begin at given points.
+
+    Args:
+        target: log-density and score, see `target_of`.
+        x: positions ``(C, *event)``.
+
+    Returns:
+        Positions, with log-density and score there.
+
+    Example:
+        >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()
+        [2.0, 2.0, 2.0]
+    """
+    check_batch(x)
+    return State(x, *target(x))
+
+
+def normal_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal noise in the shape of ``x``."""
+    check_generator(generator, x)
+    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+
+
+def uniform_rows(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One uniform number for each row of ``x``, ``(C,)``."""
+    return torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=x.device)
+
+
+def per_chain(step_size: float | Tensor, x: Tensor) -> float | Tensor:
+    """A step size that multiplies ``x: (C, *event)``."""
+    if not isinstance(step_size, Tensor):
+        return step_size
+    return step_size.reshape(-1, *[1] * event_axes(x))
+
+
+def choose(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Rows of ``new`` where accepted, of ``old`` elsewhere."""
+    return torch.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+
+def check_step_size(step_size: Any, x: Tensor) -> None:
+    """Require a positive number, or a tensor that holds one for each chain.
+
+    The entries of a tensor are not looked at, which would hold up a GPU.
+    """
+    if is_number(step_size):
+        check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
+    elif not isinstance(step_size, Tensor):
+        raise TypeError(
+            f"step_size must be a number or a tensor, got {type(step_size).__name__}; "
+            "use one number, or one for each chain"
+        )
+    elif step_size.numel() not in (1, x.shape[0]):
+        raise ValueError(
+            f"step_size must be one number or one for each chain, shape ({x.shape[0]},), got "
+            f"{tuple(step_size.shape)}; repeat it for the chains that share it"
+        )

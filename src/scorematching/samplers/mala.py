@@ -1,0 +1,71 @@
+"""Metropolis-adjusted Langevin steps: chains that keep the target's law exactly.
+
+The proposal ``y = x + (h^2 / 2) s(x) + h eps`` is accepted with probability
+``min(1, p(y) q(x | y) / (p(x) q(y | x)))``, q the law of the proposal. That is the end of a
+Hamiltonian path of one leapfrog step with eps for momentum: the position is y, and the energy
+error is minus the logarithm of that ratio. So a move here is a move there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from scorematching.samplers import hmc
+from scorematching.samplers.base import State, Target, check_step_size
+from scorematching.samplers.hmc import HMCInfo, HMCNoise, draw
+
+__all__ = ["draw", "move", "step"]
+
+
+def move(
+    state: State, target: Target, noise: HMCNoise, step_size: float | torch.Tensor
+) -> tuple[State, HMCInfo]:
+    """One step with given noise, deterministic.
+
+    Args:
+        state: where the chains are, from `start` or an earlier step with the same target.
+        target: log-density and score, see `target_of`.
+        noise: eps and a uniform number for each chain, from `draw`.
+        step_size: h, a number or one per chain, ``(C,)``.
+
+    Returns:
+        The next state, and what happened.
+
+    Example:
+        >>> from scorematching.samplers import start, target_of
+        >>> normal = target_of(lambda x: -0.5 * x.square().sum(-1))
+        >>> noise = HMCNoise(torch.tensor([[1.0]]), torch.zeros(1))
+        >>> move(start(normal, torch.tensor([[4.0]])), normal, noise, 1.0)[0].x.item()  # 4 - 2 + 1
+        3.0
+    """
+    return hmc.move(state, target, noise, step_size, num_leapfrog=1)
+
+
+def step(
+    state: State,
+    target: Target,
+    step_size: float | torch.Tensor,
+    generator: torch.Generator | None = None,
+) -> tuple[State, HMCInfo]:
+    """One Metropolis-adjusted Langevin step, which leaves the target's law invariant.
+
+    Args:
+        state: where the chains are, from `start` or an earlier step with the same target.
+        target: log-density and score, see `target_of`.
+        step_size: h, a number or one per chain, ``(C,)``; with about 0.57 accepted it is best.
+        generator: source of randomness; None is torch's default generator.
+
+    Returns:
+        The next state, and what happened.
+
+    Reference: Roberts and Tweedie (1996), Exponential convergence of Langevin distributions.
+
+    Example:
+        >>> from scorematching.samplers import start, target_of
+        >>> normal = target_of(lambda x: -0.5 * x.square().sum(-1))
+        >>> state, info = step(start(normal, torch.zeros(1000, 2)), normal, step_size=0.1)
+        >>> bool(info.acceptance.mean() > 0.99)
+        True
+    """
+    check_step_size(step_size, state.x)
+    return move(state, target, draw(state.x, generator), step_size)
