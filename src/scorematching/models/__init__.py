@@ -1,7 +1,29 @@
-"""Models: log-densities and score networks."""
+"""Models: log-densities, score networks and auto-encoders."""
 
+from scorematching.models.autoencoders import (
+    VAE,
+    WAE,
+    BernoulliPixels,
+    ConditionalConv,
+    ConditionalMLP,
+    ImplicitVAE,
+    NormalPixels,
+)
 from scorematching.models.dkef import DKEF, GeneralisedGaussian
 from scorematching.models.networks import MLPDensity, ScoreNetwork
 from scorematching.models.nice import NICE
 
-__all__ = ["DKEF", "NICE", "GeneralisedGaussian", "MLPDensity", "ScoreNetwork"]
+__all__ = [
+    "DKEF",
+    "NICE",
+    "VAE",
+    "WAE",
+    "BernoulliPixels",
+    "ConditionalConv",
+    "ConditionalMLP",
+    "GeneralisedGaussian",
+    "ImplicitVAE",
+    "MLPDensity",
+    "NormalPixels",
+    "ScoreNetwork",
+]

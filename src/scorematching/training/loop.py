@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from scorematching._checks import check_flag
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
+from scorematching.training.alternating import Loss
 from scorematching.training.checkpoint import (
     Checkpoint,
     optimizer_numbers,
@@ -38,8 +39,8 @@ from scorematching.training.early_stopping import EarlyStopping
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.step import (
     EagerStep,
-    Loss,
     LossModule,
+    Turns,
     assign,
     captured_step,
     module_of,
@@ -109,7 +110,7 @@ def train(
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
         objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``: that
-            is how models with a context, or of several parts, are trained.
+            is how models with a context are trained. `Alternating` trains parts in turn.
         data: a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches.
         config: everything that is a number.
         validation: held-out points ``(N, *event)``, or a function of the model, which it gets in
@@ -407,9 +408,8 @@ def _make_step(
             f"{type(optimizer).__name__}; None captures where that is possible"
         )
     capture = possible and static and config.drop_last if config.capture is None else config.capture
-    if capture:
-        return captured_step(wrapped, optimizer, config.max_norm, config.ema_decay, generator)
-    return EagerStep(wrapped, optimizer, config.max_norm, config.ema_decay)
+    turns = Turns(wrapped, losses.parts, optimizer, config.max_norm, config.ema_decay)
+    return captured_step(turns, generator) if capture else EagerStep(turns)
 
 
 def _total_steps(config: TrainConfig, per_epoch: int | None) -> int:

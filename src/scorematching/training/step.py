@@ -1,8 +1,7 @@
-"""One training step: loss, backward, clip, step, average."""
+"""One training step: loss, backward, clip, step, for each phase; then average."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,9 +11,7 @@ from torch import Tensor, nn
 from scorematching.capture import CapturedStep, descend
 from scorematching.fields import Field
 from scorematching.objectives import Objective
-
-Loss = Callable[..., Tensor]
-"""An `Objective`, or any ``(model, batch, generator=...) -> (N,)``."""
+from scorematching.training.alternating import Loss, phases_of
 
 
 class LossModule(nn.Module):
@@ -26,10 +23,14 @@ class LossModule(nn.Module):
 
     Args:
         model: an `nn.Module`, or a `Field` around one.
-        objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``.
+        objective: an `Objective`, any function ``(model, batch, generator=...) -> (N,)``, or an
+            `Alternating` of several.
         generator: source of randomness; None is torch's default generator.
         precision: "float32", or "bf16" for mixed precision.
         touch: give unused parameters their gradient of zero.
+
+    Attributes:
+        parts: for each phase of the objective, the parameters that it trains.
 
     Raises:
         TypeError: if the model is neither, or the objective cannot be called.
@@ -60,12 +61,14 @@ class LossModule(nn.Module):
             )
         self.module = module_of(model)
         self.precision, self.touch = precision, touch
-        self._losses = lambda batch: objective(model, batch, generator=generator)
+        phases = phases_of(objective, self.module)
+        self.parts = [part for _, part in phases]
+        self._losses = lambda batch, i: phases[i][0](model, batch, generator=generator)
 
-    def forward(self, batch: Any) -> Tensor:
-        """The loss of every point of a batch, ``(N,)``."""
+    def forward(self, batch: Any, phase: int = -1) -> Tensor:
+        """The loss of every point of a batch, ``(N,)``, in a phase."""
         with self._autocast():
-            losses: Tensor = self._losses(batch)
+            losses: Tensor = self._losses(batch, phase)
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         if self.touch and losses.requires_grad:
             losses = _Touch.apply(losses, *parameters)
@@ -98,46 +101,92 @@ class _Touch(torch.autograd.Function):
         return gradient, *zeros
 
 
-class EagerStep:
-    """A training step, one operation after another; the same arithmetic as `CapturedStep`.
+class _Part:
+    """An optimiser as seen by one phase: it moves some of its parameters, the others stay.
+
+    Args:
+        optimizer: over all parameters.
+        parameters: those of the phase.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+        everything = [p for group in optimizer.param_groups for p in group["params"]]
+        mine = {id(p) for p in parameters}
+        self.optimizer, self.param_groups = optimizer, [{"params": parameters}]
+        self.others = [p for p in everything if id(p) not in mine]
+
+    def step(self) -> None:
+        for p in self.others:
+            p.grad = None  # torch's optimisers pass over what has no gradient, state and all
+        self.optimizer.step()
+
+
+class Turns:
+    """What a step does with a batch, whether or not it is recorded.
 
     Args:
         losses: the wrapped `LossModule`.
+        parts: the parameters that each of its phases trains.
         optimizer: over the module's parameters.
         max_norm: clip the norm of the gradient to this; None leaves it alone.
-        ema_decay: decay of the running average kept in ``average``.
+        ema_decay: decay of the running average; None for none.
     """
 
     def __init__(
         self,
         losses: nn.Module,
+        parts: list[list[nn.Parameter]],
         optimizer: torch.optim.Optimizer,
         max_norm: float | None,
         ema_decay: float | None,
     ) -> None:
-        """Prepare the average."""
+        """Divide the optimiser among the phases."""
         self.losses, self.optimizer = losses, optimizer
+        self.parts: list[Any] = [_Part(optimizer, part) for part in parts]
         self.max_norm, self.ema_decay = max_norm, ema_decay
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.average = [p.detach().clone() for p in self.parameters] if ema_decay else []
+
+    def take(self, batch: Any, parameters: list[Tensor], average: list[Tensor]) -> Tensor:
+        """One step in each phase; returns the mean loss of the last, detached."""
+        for phase, part in enumerate(self.parts):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = descend(self.losses(batch, phase).mean(), part, self.max_norm, [], None)
+        if self.ema_decay:
+            torch._foreach_lerp_(average, [p.detach() for p in parameters], 1 - self.ema_decay)
+        return loss
+
+
+class EagerStep:
+    """A training step, one operation after another; the same arithmetic as `CapturedStep`.
+
+    Args:
+        turns: what to do.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        """Prepare the average."""
+        self.turns, self.optimizer = turns, turns.optimizer
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.average = [p.detach().clone() for p in self.parameters] if turns.ema_decay else []
 
     def __call__(self, batch: Any) -> Tensor:
         """One step on a batch; returns its mean loss, detached."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.losses(batch).mean()
-        return descend(loss, self.optimizer, self.max_norm, self.average, self.ema_decay)
-
-
-class _Inside(Objective):
-    """The objective of a module that returns its losses itself."""
-
-    def __call__(self, model: Any, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        losses: Tensor = model(x)
-        return losses
+        return self.turns.take(batch, self.parameters, self.average)
 
 
 class _Captured(CapturedStep):
     """The same step as one CUDA graph, which takes batches that are one tensor."""
+
+    def __init__(self, turns: Turns, generator: torch.Generator) -> None:
+        # The losses have their objective inside; `_step`, which would ask for one, is replaced.
+        super().__init__(
+            turns.losses,
+            Objective(),
+            turns.optimizer,
+            turns.max_norm,
+            turns.ema_decay,
+            generator,
+        )
+        self.turns = turns
 
     def __call__(self, x: Any) -> Tensor:
         if not isinstance(x, Tensor):
@@ -147,23 +196,20 @@ class _Captured(CapturedStep):
             )
         return super().__call__(x)
 
+    def _step(self, x: Tensor) -> Tensor:
+        return self.turns.take(x, self.parameters, self.average)
 
-def captured_step(
-    losses: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    max_norm: float | None,
-    ema_decay: float | None,
-    generator: torch.Generator,
-) -> CapturedStep:
+
+def captured_step(turns: Turns, generator: torch.Generator) -> CapturedStep:
     """The same step as one CUDA graph."""
-    for group in optimizer.param_groups:
+    for group in turns.optimizer.param_groups:
         # Numbers would be frozen into the graph; a tensor is read anew at every replay.
         device, dtype = group["params"][0].device, group["params"][0].dtype
         wide = torch.promote_types(dtype, torch.float32)
         group["lr"] = torch.tensor(float(group["lr"]), dtype=wide, device=device)
         if "capturable" in group:
             group["capturable"] = True
-    return _Captured(losses, _Inside(), optimizer, max_norm, ema_decay, generator)
+    return _Captured(turns, generator)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

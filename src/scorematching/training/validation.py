@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_points
-from scorematching.training.step import Loss, assign
+from scorematching.training.alternating import Loss
+from scorematching.training.step import assign
 
 Validation = Tensor | Callable[[Any], float]
 """Held-out points ``(N, *event)``, or a function from the model to a loss."""

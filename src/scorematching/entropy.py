@@ -1,0 +1,95 @@
+"""The entropy of an implicit distribution, by its gradient.
+
+An implicit distribution is one that can be drawn from and nothing else: ``z = g(eps)`` with eps of
+a known law. Its entropy H has no formula, but the gradient of H in the parameters of g has one,
+if the score ``s(z) = grad_z log q(z)`` is known or estimated:
+
+    grad H = -E[ s(z) . dz/dtheta ].
+
+(The other term of the chain rule, ``E[grad_theta log q(z)]`` at fixed z, is zero.) For a
+conditional law ``q(z | x)``, the encoder of an auto-encoder, the score is the gradient in z, the
+thing that is drawn; never in x, the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_batch, check_count
+from scorematching._shapes import inner
+
+Score = Tensor | Callable[[Tensor], Tensor]
+"""Scores at given points, of their shape, or what gives scores of points."""
+
+
+def entropy_surrogate(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
+    """A number whose gradient is that of minus the entropy of what z was drawn from.
+
+    ``mean( stop_grad(score(z)) . z )``. Added to a loss it is the term ``E[log q(z)]`` as far as
+    gradients go; its value means nothing. Minimising it spreads z out.
+
+    Args:
+        z: points with their graph, ``(*leading, *event)``: drawn by a map of noise whose
+            parameters are to be trained. Often ``(N, D)``, or ``(N, M, D)`` for M of each of N
+            laws.
+        score: the score of q in z: a function, called with z without gradients, or its values at
+            z, of the shape of z. Where q is conditional, ``q(z | x)``, the derivative is still the
+            one in z, and x comes in by closure: ``lambda z: network(z, x)``.
+        event_axes: number of trailing axes that make one point.
+
+    Returns:
+        A number with a graph, to add to what is minimised.
+
+    Raises:
+        TypeError: if z is no floating-point tensor, or score neither a tensor nor callable.
+        ValueError: if the shapes do not agree.
+
+    Reference: Song et al. (2019), Section 2.2; Li and Turner (2018).
+
+    Example:
+        The entropy of a normal law grows with the logarithm of its scale.
+
+        >>> log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        >>> eps = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)  # of variance one
+        >>> z = log_scale.exp() * eps
+        >>> entropy_surrogate(z, lambda z: -z).backward()
+        >>> log_scale.grad.item()  # of minus the entropy
+        -1.0
+    """
+    return entropy_terms(z, score, event_axes).mean()
+
+
+def entropy_terms(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
+    """The surrogate of every point, ``stop_grad(score(z)) . z: (*leading, *event) -> (*leading)``.
+
+    Its mean is `entropy_surrogate`, which documents the arguments.
+
+    Example:
+        >>> entropy_terms(torch.ones(2, 5, 3), lambda z: -z).shape
+        torch.Size([2, 5])
+    """
+    check_batch(z, "z")
+    check_count(event_axes, "event_axes", "points that are vectors have one axis")
+    return inner(_scores(z, score).detach(), z, event_axes)
+
+
+def _scores(z: Tensor, score: Any) -> Tensor:
+    if not isinstance(score, Tensor):
+        if not callable(score):
+            raise TypeError(
+                f"score must be a tensor or a function of z, got {type(score).__name__}; "
+                "give the scores at z, or lambda z: network(z, x)"
+            )
+        with torch.no_grad():
+            score = score(z.detach())
+    if not isinstance(score, Tensor) or score.shape != z.shape:
+        got = tuple(score.shape) if isinstance(score, Tensor) else type(score).__name__
+        raise ValueError(
+            f"score must give one number per coordinate of z, shape {tuple(z.shape)}, got {got}; "
+            "it is the gradient in z, not in what z depends on"
+        )
+    return score

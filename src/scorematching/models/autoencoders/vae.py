@@ -1,0 +1,282 @@
+"""Variational auto-encoders, with explicit and with implicit encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from scorematching._checks import check_batch, check_count
+from scorematching.entropy import entropy_terms
+from scorematching.models.autoencoders import celeba, mnist
+from scorematching.models.autoencoders.base import LatentModel, ScoredModel
+from scorematching.models.autoencoders.observations import (
+    BernoulliPixels,
+    NormalPixels,
+    Observation,
+)
+
+Estimator = Callable[[Tensor], Tensor]
+"""Scores of M draws from each of B laws at the draws themselves, ``(B, M, Dz) -> (B, M, Dz)``."""
+
+
+class VAE(LatentModel):
+    """A variational auto-encoder whose encoder is a normal law, trained by the evidence bound.
+
+    ``-ELBO = -log p(x | z) + KL(q(z | x) | p(z))`` with one draw ``z ~ N(mean(x), std(x)^2)`` and
+    ``KL = 0.5 sum(mean^2 + std^2 - 1) - sum(log std)``.
+
+    Args:
+        encoder: ``(N, *event) -> (N, 2 Dz)``, means and logarithms of standard deviations.
+        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
+        observation: `BernoulliPixels` or `NormalPixels`.
+        latent_dim: Dz.
+
+    Reference: Kingma and Welling (2014); "ELBO" in Song et al. (2019), Section 6.2.
+
+    Example:
+        >>> vae = VAE.mnist(latent_dim=2, dim=5, hidden=(8,))
+        >>> vae.loss(torch.ones(3, 5)).shape, vae.sample(4).shape
+        (torch.Size([3]), torch.Size([4, 5]))
+    """
+
+    def __init__(
+        self, encoder: nn.Module, decoder: nn.Module, observation: Observation, latent_dim: int
+    ) -> None:
+        """Keep the parts."""
+        super().__init__(decoder, observation, latent_dim)
+        self.encoder = encoder
+
+    @classmethod
+    def mnist(
+        cls,
+        latent_dim: int = 8,
+        dim: int = 784,
+        hidden: Sequence[int] = (256, 256),
+        generator: torch.Generator | None = None,
+    ) -> VAE:
+        """The paper's networks for binary digits.
+
+        Args:
+            latent_dim: Dz, 8 or 32 in the paper.
+            dim: number of pixels.
+            hidden: widths of the hidden layers of every network.
+            generator: source of the initial weights; None is torch's default generator.
+        """
+        encoder = mnist.encoder(2 * latent_dim, dim, hidden, generator)
+        decoder = mnist.decoder(latent_dim, dim, hidden, generator)
+        return cls(encoder, decoder, BernoulliPixels(), latent_dim)
+
+    @classmethod
+    def celeba(
+        cls,
+        latent_dim: int = 32,
+        size: int = 64,
+        width: int = 64,
+        log_std: float = -0.602,
+        as_released: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> VAE:
+        """The paper's networks for faces.
+
+        Args:
+            latent_dim: Dz, 32 in the paper.
+            size: of images, ``(N, 3, size, size)``.
+            width: m, maps of the first convolution.
+            log_std: of the errors of pixels.
+            as_released: leave out a ReLU as the released program does; see the `celeba` module.
+            generator: source of the initial weights; None is torch's default generator.
+        """
+        encoder = celeba.encoder(2 * latent_dim, 3, size, width, generator=generator)
+        decoder = celeba.decoder(latent_dim, 3, size, width, as_released, generator)
+        return cls(encoder, decoder, NormalPixels(log_std), latent_dim)
+
+    def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the standard deviation of ``q(z | x)``, ``(N, Dz)`` each."""
+        mean, log_std = self.encoder(x).chunk(2, -1)
+        return mean, log_std
+
+    def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw latents of points, ``(N, *event) -> (N, Dz)``."""
+        return self._draw(*self.posterior(x), generator)
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Minus the evidence lower bound with one draw, ``(N, *event) -> (N,)``."""
+        check_batch(x)
+        mean, log_std = self.posterior(x)
+        z = self._draw(mean, log_std, generator)
+        kl = 0.5 * (mean.square() + (2 * log_std).exp() - 1).sum(-1) - log_std.sum(-1)
+        return kl - self.log_likelihood(z, x)
+
+    def _draw(self, mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
+        return mean + log_std.exp() * self.noise(mean.shape, mean, generator)
+
+
+class ImplicitVAE(ScoredModel):
+    """A variational auto-encoder whose encoder maps noise, so that its law has no formula.
+
+    ``z = encoder(eps, x)`` can follow any law ``q(z | x)``. The bound needs the gradient of its
+    entropy, which takes the score of q *in z*: ``grad_z log q(z | x)``, learned along with the
+    rest (`score_loss`) or estimated from many draws per point. Train a score network and the rest
+    in turn, with `scorematching.training.score_first`.
+
+    Args:
+        encoder: ``(eps, x) -> z``, ``(N, *M, De), (N, *event) -> (N, *M, Dz)``, such as
+            `ConditionalMLP`.
+        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
+        observation: `BernoulliPixels` or `NormalPixels`.
+        latent_dim: Dz.
+        score_network: ``(z, x) -> score``, ``(N, Dz), (N, *event) -> (N, Dz)``; None where an
+            estimator takes its place.
+        noise_dim: De; None is Dz.
+
+    Reference: Song et al. (2019), Sections 2.2 and 6.2.
+
+    Example:
+        >>> from scorematching import ScoreMatching
+        >>> vae = ImplicitVAE.mnist(latent_dim=2, dim=5, hidden=(8,))
+        >>> x = torch.ones(3, 5)
+        >>> vae.score_loss(x, ScoreMatching()).shape, vae.loss(x).shape
+        (torch.Size([3]), torch.Size([3]))
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        observation: Observation,
+        latent_dim: int,
+        score_network: nn.Module | None = None,
+        noise_dim: int | None = None,
+    ) -> None:
+        """Keep the parts."""
+        super().__init__(encoder, decoder, observation, latent_dim, score_network)
+        self.noise_dim = latent_dim if noise_dim is None else noise_dim
+
+    @classmethod
+    def mnist(
+        cls,
+        latent_dim: int = 8,
+        dim: int = 784,
+        hidden: Sequence[int] = (256, 256),
+        with_score_network: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> ImplicitVAE:
+        """The paper's networks for binary digits.
+
+        Args:
+            latent_dim: Dz, 8 or 32 in the paper.
+            dim: number of pixels.
+            hidden: widths of the hidden layers of every network.
+            with_score_network: False for scores from an estimator.
+            generator: source of the initial weights; None is torch's default generator.
+        """
+
+        def conditional() -> nn.Module:
+            return mnist.ConditionalMLP(latent_dim, dim, hidden, generator=generator)
+
+        encoder, decoder = conditional(), mnist.decoder(latent_dim, dim, hidden, generator)
+        score_network = conditional() if with_score_network else None
+        return cls(encoder, decoder, BernoulliPixels(), latent_dim, score_network)
+
+    @classmethod
+    def celeba(
+        cls,
+        latent_dim: int = 32,
+        size: int = 64,
+        width: int = 64,
+        log_std: float = -0.602,
+        with_score_network: bool = True,
+        score_activation: Callable[[], nn.Module] = nn.Softplus,
+        as_released: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> ImplicitVAE:
+        """The paper's networks for faces.
+
+        Args:
+            latent_dim: Dz, 32 in the paper.
+            size: of images, ``(N, 3, size, size)``.
+            width: m, maps of the first convolution.
+            log_std: of the errors of pixels.
+            with_score_network: False for scores from an estimator.
+            score_activation: of the score network; the paper's table says ReLU, which must come
+                with ``check_smoothness=False`` in `score_loss`.
+            as_released: leave out two ReLUs as the released program does; see the `celeba` module.
+            generator: source of the initial weights; None is torch's default generator.
+        """
+
+        def conditional(activation: Callable[[], nn.Module], last: bool) -> nn.Module:
+            return celeba.ConditionalConv(
+                latent_dim, 3, latent_dim, size, width, activation, last, generator
+            )
+
+        encoder = conditional(nn.ReLU, not as_released)
+        decoder = celeba.decoder(latent_dim, 3, size, width, as_released, generator)
+        score_network = conditional(score_activation, True) if with_score_network else None
+        return cls(encoder, decoder, NormalPixels(log_std), latent_dim, score_network)
+
+    def encode(
+        self, x: Tensor, generator: torch.Generator | None = None, num: int | None = None
+    ) -> Tensor:
+        """Draw latents of points with their graph, ``(N, *event) -> (N, Dz)``.
+
+        Args:
+            x: points ``(N, *event)``.
+            generator: source of randomness; None is torch's default generator.
+            num: M, draws per point; the result is then ``(N, M, Dz)``.
+        """
+        many = () if num is None else (num,)
+        z: Tensor = self.encoder(self.noise((len(x), *many, self.noise_dim), x, generator), x)
+        return z
+
+    def score(self, z: Tensor, x: Tensor) -> Tensor:
+        """The score network's ``grad_z log q(z | x)``, ``(N, Dz), (N, *event) -> (N, Dz)``."""
+        s: Tensor = self.require_score_network()(z, x)
+        return s
+
+    def loss(
+        self,
+        x: Tensor,
+        score: Estimator | None = None,
+        num_samples: int = 100,
+        generator: torch.Generator | None = None,
+        num_decoded: int = 1,
+    ) -> Tensor:
+        """What trains encoder and decoder: ``-log p(x | z) - log p(z) + log q(z | x)``, ``(N,)``.
+
+        The last term is there by its gradient only, so that the value is no bound: see
+        `entropy_surrogate`. With an estimator, M latents are drawn per point; the prior and the
+        entropy are averaged over them, and the first few are decoded. No gradient reaches the
+        score.
+
+        Args:
+            x: points ``(N, *event)``.
+            score: an estimator of scores from M draws each, ``(N, M, Dz) -> (N, M, Dz)``, such as
+                `stein_score`; None asks the score network.
+            num_samples: M, draws per point for an estimator; a network needs one.
+            generator: source of randomness; None is torch's default generator.
+            num_decoded: how many of the M are decoded, one in the paper; more lower the variance,
+                where the decoder is cheap.
+        """
+        check_batch(x)
+        if score is None:
+            self.require_score_network()
+            z = self.encode(x, generator)
+            scored = entropy_terms(z, lambda z: self.score(z, x))
+            return scored - self.log_prior(z) - self.log_likelihood(z, x)
+        _check_counts(num_samples, num_decoded)
+        z = self.encode(x, generator, num_samples)
+        decoded, points = z[:, :num_decoded].flatten(0, 1), x.repeat_interleave(num_decoded, 0)
+        likelihood = self.log_likelihood(decoded, points).unflatten(0, (len(x), num_decoded))
+        return (entropy_terms(z, score) - self.log_prior(z)).mean(1) - likelihood.mean(1)
+
+
+def _check_counts(num_samples: int, num_decoded: int) -> None:
+    check_count(num_samples, "num_samples", "the paper draws 100 per digit, 20 per face")
+    check_count(num_decoded, "num_decoded", "one suffices where the batch is large")
+    if num_decoded > num_samples:
+        raise ValueError(
+            f"num_decoded must be at most num_samples, {num_samples}, got {num_decoded}; "
+            "latents are drawn before they are decoded"
+        )

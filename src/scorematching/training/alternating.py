@@ -1,0 +1,165 @@
+"""Models whose parts are trained in turn, each on a loss of its own.
+
+A step of training is then several, one per phase: its loss, with the weights that the phases
+before it have left; the gradient; an update of its own parts and no others. So an implicit
+auto-encoder improves its score network first and trains its encoder with the improved one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scorematching.objectives import SlicedScoreMatchingVR
+from scorematching.projections import Gaussian
+
+Loss = Callable[..., Tensor]
+"""An `Objective`, or any ``(model, batch, generator=...) -> (N,)``."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A loss and the parts of a model that it trains.
+
+    Args:
+        loss: any ``(model, batch, generator=...) -> (N,)``.
+        trains: names of submodules or parameters of the model. Other parts may receive a gradient
+            of this loss, but do not move; a loss that detaches them saves its computation.
+
+    Example:
+        >>> Phase(lambda model, x, generator: model.score_loss(x), "score_network").names
+        ('score_network',)
+    """
+
+    loss: Loss
+    trains: str | Sequence[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it trains, as a tuple."""
+        return (self.trains,) if isinstance(self.trains, str) else tuple(self.trains)
+
+    def parameters(self, module: nn.Module) -> list[nn.Parameter]:
+        """What it trains in a module."""
+        return [
+            p
+            for name, p in module.named_parameters()
+            if p.requires_grad and any(f"{name}.".startswith(f"{part}.") for part in self.names)
+        ]
+
+
+class Alternating:
+    """An objective of several phases, to `train` a model with.
+
+    Every step of the run takes one optimiser step for each phase, in order, on one batch; the
+    gradient is clipped in each, the weights are averaged after the last. Optimisers whose state
+    belongs to single parameters (SGD, RMSprop, Adam and their kin) act as if each phase had one of
+    its own. A phase given twice is taken twice.
+
+    Called like any other objective it is the loss of the last phase, which is also what
+    `train` records and validates.
+
+    Args:
+        phases: in the order in which they are taken.
+
+    Example:
+        Two numbers, each after the other: b sees where a has gone.
+
+        >>> from scorematching.training import TrainConfig, train
+        >>> class Pair(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.a = torch.nn.Parameter(torch.zeros(()))
+        ...         self.b = torch.nn.Parameter(torch.zeros(()))
+        >>> pair = Pair()
+        >>> turns = Alternating(
+        ...     Phase(lambda m, x, generator: -m.a * torch.ones(len(x)), "a"),
+        ...     Phase(lambda m, x, generator: -m.b * m.a * torch.ones(len(x)), "b"),
+        ... )
+        >>> config = TrainConfig(steps=1, batch_size=1, lr=0.5)
+        >>> _ = train(pair, turns, torch.ones(1, 1), config, optimizer=torch.optim.SGD)
+        >>> pair.a.item(), pair.b.item()
+        (0.5, 0.25)
+    """
+
+    def __init__(self, *phases: Phase) -> None:
+        """Keep the phases."""
+        if not phases or not all(isinstance(phase, Phase) for phase in phases):
+            raise TypeError(
+                f"phases must be one Phase or more, got {phases!r}; "
+                "try Phase(loss, trains='encoder')"
+            )
+        self.phases = phases
+
+    def __call__(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
+        """The loss of the last phase, ``(N,)``."""
+        return self.phases[-1].loss(model, batch, generator=generator)
+
+    def parameters(self, module: nn.Module) -> list[list[nn.Parameter]]:
+        """What each phase trains.
+
+        Raises:
+            ValueError: if a phase trains nothing, or no phase trains some parameter.
+        """
+        parts = [phase.parameters(module) for phase in self.phases]
+        trained = {id(p) for part in parts for p in part}
+        left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in trained]
+        for phase, part in zip(self.phases, parts):
+            if not part:
+                raise ValueError(
+                    f"trains must name parts with parameters, got {phase.names} for "
+                    f"{type(module).__name__} with {_children(module)}; name some of these"
+                )
+        if left:
+            raise ValueError(
+                f"every parameter must be trained by some phase, got none for {', '.join(left)}; "
+                "name it in a phase, or freeze it with requires_grad_(False)"
+            )
+        return parts
+
+
+def score_first(objective: Loss | None = None) -> Alternating:
+    """The two phases of an implicit auto-encoder: its score network, then the rest.
+
+    One step of the score network on ``model.score_loss(x, objective)``, then one of encoder and
+    decoder on ``model.loss(x)``, each with latents of its own.
+
+    Args:
+        objective: for the score network; None is sliced score matching with variance reduction
+            and one Gaussian direction per latent, as in the experiments of the paper.
+            ``ScoreMatching()``, whose trace is exact, is cheap for a few dozen latents.
+
+    Reference: Song et al. (2019), Section 6.2.
+
+    Example:
+        >>> from scorematching import ScoreMatching
+        >>> [phase.names for phase in score_first(ScoreMatching()).phases]
+        [('score_network',), ('encoder', 'decoder')]
+    """
+    of_score = SlicedScoreMatchingVR(Gaussian()) if objective is None else objective
+
+    def score_loss(model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
+        losses: Tensor = model.score_loss(batch, of_score, generator=generator)
+        return losses
+
+    def loss(model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
+        losses: Tensor = model.loss(batch, generator=generator)
+        return losses
+
+    return Alternating(Phase(score_loss, "score_network"), Phase(loss, ("encoder", "decoder")))
+
+
+def phases_of(objective: Loss, module: nn.Module) -> list[tuple[Loss, list[nn.Parameter]]]:
+    """Losses and what they train; an ordinary objective is one phase that trains everything."""
+    if isinstance(objective, Alternating):
+        return [(p.loss, part) for p, part in zip(objective.phases, objective.parameters(module))]
+    return [(objective, [p for p in module.parameters() if p.requires_grad])]
+
+
+def _children(module: nn.Module) -> str:
+    names = dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters())
+    return ", ".join(names) or "none"

@@ -1,0 +1,389 @@
+"""Parts trained in turn: the digits of two optimisers in a loop by hand, captured or not."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+from scorematching.estimators import stein_score
+from scorematching.models.autoencoders import WAE, ImplicitVAE
+from scorematching.training import (
+    Alternating,
+    LossModule,
+    Phase,
+    TrainConfig,
+    TrainResult,
+    score_first,
+    train,
+)
+from scorematching.training.step import EagerStep, Turns, _Captured, captured_step
+from tests.tolerances import IDENTITY, ROUTES
+from tests.training import problems
+from tests.training.problems import ROOT, digits, parameters, seeded
+
+SLICED = sm.SlicedScoreMatchingVR(sm.Gaussian())
+
+
+def make(cls: Any = ImplicitVAE, seed: int = 0) -> Any:
+    return cls.mnist(2, dim=6, hidden=(8,), generator=seeded(seed)).double()
+
+
+def intensities(count: int = 40, seed: int = 1) -> Tensor:
+    return torch.rand(count, 6, generator=seeded(seed), dtype=torch.float64)
+
+
+def binarised(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.bernoulli(x, generator=generator)
+
+
+CONFIG = TrainConfig(
+    steps=17, batch_size=8, lr=0.01, checkpoint_every=5, log_every=1, validate_every=6
+)
+
+
+def run(
+    folder: Path | None = None,
+    resume: bool = False,
+    objective: Any = None,
+    config: TrainConfig = CONFIG,
+    optimizer: Any = torch.optim.RMSprop,
+    transform: Callable[..., Tensor] = binarised,
+    cls: Any = ImplicitVAE,
+    seed: int = 2,
+) -> tuple[nn.Module, TrainResult]:
+    model = make(cls)
+    objective = score_first() if objective is None else objective
+    result = train(
+        model,
+        objective,
+        intensities(),
+        config,
+        transform=transform,
+        optimizer=optimizer,
+        generator=seeded(seed),
+        folder=folder,
+        resume=resume,
+    )
+    return model, result
+
+
+# The loop by hand: the paper's algorithm, with nothing of the package but the models.
+
+
+def by_hand(
+    optimizer: Any = torch.optim.RMSprop,
+    stale: bool = False,
+    max_norm: float | None = None,
+    cls: Any = ImplicitVAE,
+) -> tuple[nn.Module, list[float]]:
+    """Two optimisers, one step each; ``stale`` is what it must not be."""
+    model, x, g, losses = make(cls), intensities(), seeded(2), []
+    rest = [*model.encoder.parameters(), *model.decoder.parameters()]
+    of_score = optimizer(model.score_network.parameters(), lr=0.01)
+    of_rest = optimizer(rest, lr=0.01)
+    batches: list[Tensor] = []
+    for _ in range(17):
+        if not batches:
+            order = torch.randperm(len(x), generator=g)
+            batches = list(x[order].split(8))
+        batch = binarised(batches.pop(0), g)
+        z = model.encode(batch, g)  # with its graph: gradients that nobody uses
+        score_loss = SLICED(sm.VectorField(lambda z, b=batch: model.score(z, b)), z, g).mean()
+        of_score.zero_grad()
+        score_loss.backward()
+        clip(model.score_network.parameters(), max_norm)
+        if not stale:
+            of_score.step()
+        z = model.encode(batch, g)
+        s = model.score(z, batch).detach()
+        error = (batch - model.decode(z)).square().sum(1)
+        prior = -model.log_prior(z) + (s * z).sum(1)
+        of_vae = -model.log_likelihood(z, batch) + prior
+        loss = (of_vae if cls is ImplicitVAE else error + 10 * prior).mean()
+        of_rest.zero_grad()
+        loss.backward()
+        clip(rest, max_norm)
+        of_rest.step()
+        if stale:
+            of_score.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def clip(weights: Any, max_norm: float | None) -> None:
+    if max_norm is not None:
+        nn.utils.clip_grad_norm_(list(weights), max_norm)
+
+
+def far(a: nn.Module, b: nn.Module) -> float:
+    return (parameters(a) - parameters(b)).abs().max().item()
+
+
+OPTIMIZERS = [torch.optim.RMSprop, torch.optim.Adam, torch.optim.SGD]
+
+
+@pytest.mark.parametrize("cls", [ImplicitVAE, WAE])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.__name__)
+def test_as_by_hand_with_two_optimisers(optimizer: Any, cls: Any) -> None:
+    hand, losses = by_hand(optimizer, cls=cls)
+    model, result = run(optimizer=optimizer, cls=cls)
+    assert far(model, hand) < IDENTITY
+    assert [r.loss for r in result.history] == pytest.approx(losses, rel=IDENTITY)
+
+
+def test_clipping_is_by_phase() -> None:
+    config = TrainConfig(steps=17, batch_size=8, lr=0.01, max_norm=0.1)
+    model, _ = run(config=config)
+    assert far(model, by_hand(max_norm=0.1)[0]) < IDENTITY
+    assert far(model, by_hand()[0]) > 1e-3  # the norm was above
+
+
+def test_each_phase_sees_what_the_one_before_has_done() -> None:
+    """The scores of the improved network, not those of a step ago."""
+    assert far(run()[0], by_hand(stale=True)[0]) > 1e-6
+
+
+def test_a_phase_moves_its_own_parts_alone() -> None:
+    """Though its loss reaches the others, and though momentum would carry them on."""
+
+    def everything(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        return model.loss(x, generator=generator) + model.score(model.encode(x), x).square().sum(1)
+
+    momentum = functools.partial(torch.optim.SGD, momentum=0.9)
+    before = make()
+    for part in ("encoder", "decoder", "score_network"):
+        others = {"encoder", "decoder", "score_network"} - {part}
+        model = make()
+        for name in others:
+            getattr(model, name).requires_grad_(False)
+        train(model, everything, intensities(), TrainConfig(steps=3, batch_size=8, lr=1e-3))
+        for name in others:
+            assert far(getattr(model, name), getattr(before, name)) == 0
+    # The same with nothing frozen: the last phase finds score and decoder where the first left
+    # them.
+    moves: list[Tensor] = []
+
+    def watched(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        moves.append(torch.cat([parameters(model.score_network), parameters(model.decoder)]))
+        return everything(model, x)
+
+    phases = [
+        Phase(everything, ("score_network", "decoder")),
+        Phase(watched, "encoder"),
+        Phase(watched, "encoder"),
+    ]
+    train(
+        make(),
+        Alternating(*phases),
+        intensities(),
+        TrainConfig(steps=3, batch_size=8, lr=1e-3),
+        optimizer=momentum,
+    )
+    pairs = list(zip(moves[::2], moves[1::2]))
+    assert len(pairs) == 3 and all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(moves[0], moves[2])
+
+
+def test_one_phase_is_an_ordinary_run() -> None:
+    def loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        return model.loss(x, stein_score, 5, generator)
+
+    whole = ("encoder", "decoder", "score_network")
+    alternating = run(objective=Alternating(Phase(loss, whole)))
+    assert digits(alternating) == digits(run(objective=loss))
+
+
+def test_average_once_per_step() -> None:
+    config = TrainConfig(steps=1, batch_size=40, lr=0.01, ema_decay=0.75)
+    averaged, plain = (
+        run(config=config)[0],
+        run(config=TrainConfig(steps=1, batch_size=40, lr=0.01))[0],
+    )
+    expected = 0.75 * parameters(make()) + 0.25 * parameters(plain)
+    assert torch.allclose(parameters(averaged), expected, rtol=0, atol=IDENTITY)
+
+
+def test_called_it_is_the_last_loss() -> None:
+    """Which is what is recorded, and what held-out points are judged by."""
+    model, x = make(), intensities().round()
+    assert torch.equal(score_first()(model, x, seeded(0)), model.loss(x, generator=seeded(0)))
+    assert torch.equal(
+        LossModule(model, score_first(), seeded(0))(x), model.loss(x, generator=seeded(0))
+    )
+    held_out = intensities(30, seed=5).round()
+    result = train(
+        model,
+        score_first(),
+        x,
+        TrainConfig(steps=2, batch_size=8),
+        validation=held_out,
+        generator=seeded(3),
+    )
+    assert result.best_loss is not None
+    last = model.loss(held_out, generator=seeded(3)).mean().item()
+    assert result.best_loss == pytest.approx(last, rel=IDENTITY)
+
+
+# Interrupted runs.
+
+
+class Interrupted(Exception):
+    """Raised in the middle of a run."""
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.__name__)
+@pytest.mark.parametrize("steps", [5, 12])
+def test_resumed_run_has_the_same_digits(steps: int, optimizer: Any, tmp_path: Path) -> None:
+    left = steps
+
+    def until(batch: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Interrupted
+        return binarised(batch, generator)
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, transform=until, optimizer=optimizer)
+    resumed = run(tmp_path, resume=True, seed=99, optimizer=optimizer)
+    assert digits(resumed) == digits(run(optimizer=optimizer))
+
+
+# Two processes, and a GPU.
+
+
+def alternating_ranks(folder: Path | None, rank: int) -> list[float]:
+    """Weights after training on exact losses; batches are shared out, so all ranks see all."""
+    model = make(WAE)
+    config = TrainConfig(steps=6, batch_size=8, lr=0.01, max_norm=1.0)
+    objective = score_first(sm.ScoreMatching())
+    train(
+        model,
+        objective,
+        intensities(),
+        config,
+        optimizer=torch.optim.RMSprop,
+        generator=seeded(2 + rank),
+    )
+    return parameters(model).tolist()
+
+
+def test_two_ranks_like_one(tmp_path: Path) -> None:
+    """A parameter that waits for its turn has no gradient, not one of zero."""
+    alone = alternating_ranks(None, 0)
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    program = [
+        "-Werror",
+        "-Wignore:This process:DeprecationWarning",
+        "-m",
+        "tests.training.test_alternating",
+    ]
+    done = subprocess.run(
+        [sys.executable, *program, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"rank-{rank}.json").read_text())["alternating"]
+        assert found == pytest.approx(alone, rel=0, abs=ROUTES)
+
+
+def steps(make_step: Callable[[Turns, torch.Generator], Any], device: str) -> list[Tensor]:
+    """Losses, weights and averages of a few steps."""
+    model, g = make().to(device), torch.Generator(device).manual_seed(0)
+    losses = LossModule(model, score_first(), g)
+    rate = torch.tensor(0.01, dtype=torch.float64, device=device)
+    optimizer = torch.optim.RMSprop(model.parameters(), rate, capturable=device == "cuda")
+    step = make_step(Turns(losses, losses.parts, optimizer, max_norm=1.0, ema_decay=0.9), g)
+    means = [step(intensities(8, k).round().to(device)) for k in range(12)]
+    return [torch.stack(means), parameters(model), torch.cat([a.flatten() for a in step.average])]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_captured_step_is_the_eager_step(device: str) -> None:
+    """On a CPU nothing is captured, but it is what would be."""
+    eager = steps(lambda turns, g: EagerStep(turns), device)
+    captured = steps(captured_step if device == "cuda" else _Captured, device)
+    for a, b in zip(eager, captured):
+        assert torch.allclose(a, b, rtol=0, atol=ROUTES)
+    assert eager[0].unique().numel() == 12
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exact", [False, True])
+def test_captured_run(exact: bool, tmp_path: Path) -> None:
+    """The whole alternating step as one graph, resumed too."""
+
+    def go(steps: int, folder: Path | None = None, resume: bool = False) -> TrainResult:
+        model = ImplicitVAE.mnist(8, generator=seeded(0)).cuda()
+        x = torch.rand(1280, 784, generator=seeded(1)).cuda()
+        result = train(
+            model,
+            score_first(sm.ScoreMatching() if exact else None),
+            x,
+            TrainConfig(steps=steps, lr=1e-3, capture=True, log_every=50, checkpoint_every=50),
+            transform=binarised,
+            optimizer=torch.optim.RMSprop,
+            generator=torch.Generator("cuda").manual_seed(0),
+            folder=folder,
+            resume=resume,
+        )
+        return result
+
+    whole = go(150)
+    go(100, tmp_path)
+    resumed = go(150, tmp_path, resume=True)
+    assert [r.loss for r in resumed.history] == pytest.approx(
+        [r.loss for r in whole.history], rel=1e-3
+    )
+    assert whole.history[-1].loss < whole.history[0].loss
+
+
+# Mistakes.
+
+
+def nothing(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model.loss(x)
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        (
+            [Phase(nothing, "decodr")],
+            r"trains must name parts .* got \('decodr',\) for ImplicitVAE",
+        ),
+        ([Phase(nothing, "enc")], "with decoder, encoder, score_network"),
+        ([Phase(nothing, ("encoder", "decoder"))], r"got none for score_network\.first\.weight"),
+    ],
+)
+def test_names_that_do_not_fit(phases: list[Phase], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(make(), Alternating(*phases), intensities(), TrainConfig(steps=1, batch_size=8))
+
+
+def test_phases_that_are_none() -> None:
+    for phases in ([], [nothing]):
+        with pytest.raises(TypeError, match="phases must be one Phase or more"):
+            Alternating(*phases)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    problems.RANKED.clear()
+    problems.RANKED["alternating"] = alternating_ranks
+    problems.be_ranks(Path(sys.argv[1]))
