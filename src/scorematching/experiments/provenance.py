@@ -37,10 +37,16 @@ def device_name(kind: str) -> str:
 
 
 def commit() -> str | None:
-    """The commit that is checked out, where there is one; marked where files differ from it."""
+    """The commit that is checked out, where there is one; marked where files differ from it.
+
+    A copy that is not a checkout says what it is a copy of by SCOREMATCHING_COMMIT.
+    """
+    found = os.environ.get("SCOREMATCHING_COMMIT")
+    if found is not None:
+        return found
     found = _git("rev-parse", "HEAD")
     if found is None:
-        return os.environ.get("SCOREMATCHING_COMMIT")  # for copies that are not a checkout
+        return None
     return found + ("+" if _git("status", "--porcelain", "--", "src") else "")
 
 
