@@ -278,6 +278,25 @@ def test_divergence_of_the_weights_alone() -> None:
     assert torch.equal(parameters(model), start)
 
 
+def test_divergence_leaves_the_best_validation() -> None:
+    """Weights of step 8, where validation was best; the only checkpoint is that of the start."""
+    model, until = density(), density()
+    losses = iter([3.0, 1.0, 2.0])
+    config = TrainConfig(steps=40, batch_size=8, validate_every=4, checkpoint_every=1000)
+    with pytest.raises(DivergedError):
+        train(
+            model,
+            diverging(15, math.inf),
+            points(),
+            config,
+            validation=lambda module: next(losses),
+            generator=seeded(0),
+        )
+    shorter = TrainConfig(steps=8, batch_size=8)
+    train(until, sm.ScoreMatching(), points(), shorter, generator=seeded(0))
+    assert torch.equal(parameters(model), parameters(until))
+
+
 # Precision, modules, state of the process.
 
 

@@ -23,7 +23,7 @@ from scorematching.experiments.base import Experiment, Job, Metrics, Run
 from scorematching.experiments.methods import objective
 from scorematching.models import NICE
 from scorematching.objectives import parzen_sigma
-from scorematching.training import TrainConfig, load_weights, read_log, train
+from scorematching.training import TrainConfig, read_log, train
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,7 @@ def run(config: Config, job: Job) -> Metrics:
             progress=job.progress,
         )
     except DivergedError as error:
-        diverged = error.step
-        if (folder / "checkpoint.json").exists():
-            load_weights(flow, folder)
+        diverged = error.step  # the flow has the weights of the best validation
     return {
         **_measure(flow, test),
         "valid_sm": score_matching_losses(flow, valid).mean().item(),

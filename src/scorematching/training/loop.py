@@ -130,8 +130,9 @@ def train(
         Losses on the way, the best step, time and throughput.
 
     Raises:
-        DivergedError: if a loss is not finite. The module then has the weights of the last
-            checkpoint, whether or not there is a folder.
+        DivergedError: if a loss is not finite. The module then has the weights of the best
+            validation; without validation, those of the last checkpoint, whether or not there is
+            a folder.
         TypeError: if an argument is of the wrong type.
         ValueError: if arguments do not fit each other, or the run in the folder.
 
@@ -209,7 +210,7 @@ class _Run:
                     self.save()
             self.check_weights()
         except DivergedError as error:
-            self.module.load_state_dict(self.good)
+            self.module.load_state_dict(self.good if self.best is None else self.best)
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
         self.deliver()
