@@ -4,9 +4,13 @@ A projection gives directions; a field answers one question at points; an object
 question and does arithmetic. Everything public is a log-density: larger is likelier.
 """
 
-from scorematching import datasets, distributions, evaluation, models, training
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from scorematching import datasets, distributions, evaluation, models, samplers, training
 from scorematching.capture import CapturedStep, compile_step
 from scorematching.diagnostics import check_model, explain
+from scorematching.entropy import entropy_surrogate
 from scorematching.errors import (
     DataNotFoundError,
     DivergedError,
@@ -31,6 +35,16 @@ from scorematching.projections import Gaussian, Projection, Rademacher, Sphere
 from scorematching.types import Terms
 from scorematching.variance import variance_report
 
+if TYPE_CHECKING:
+    from scorematching import estimators
+    from scorematching.estimators import (
+        DensityEstimator,
+        KernelExpFamilyEstimator,
+        SlicedScoreEstimator,
+        SpectralScoreEstimator,
+        SteinScoreEstimator,
+    )
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -39,10 +53,12 @@ __all__ = [
     "CurvaturePropagation",
     "DataNotFoundError",
     "DenoisingScoreMatching",
+    "DensityEstimator",
     "DivergedError",
     "Field",
     "FiniteDifferenceSSM",
     "Gaussian",
+    "KernelExpFamilyEstimator",
     "LogDensityField",
     "MaximumLikelihood",
     "NoiseContrastive",
@@ -51,20 +67,40 @@ __all__ = [
     "Rademacher",
     "ScoreMatching",
     "ScoreMatchingError",
+    "SlicedScoreEstimator",
     "SlicedScoreMatching",
     "SlicedScoreMatchingVR",
     "SmoothnessError",
+    "SpectralScoreEstimator",
     "Sphere",
+    "SteinScoreEstimator",
     "Terms",
     "VectorField",
     "check_model",
     "compile_step",
     "datasets",
     "distributions",
+    "entropy_surrogate",
+    "estimators",
     "evaluation",
     "explain",
     "models",
     "parzen_sigma",
+    "samplers",
     "training",
     "variance_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, whose scikit-learn takes a second to load, when they are first asked for."""
+    if name == "estimators":
+        return import_module("scorematching.estimators")
+    if name in __all__:
+        return getattr(import_module("scorematching.estimators"), name)
+    raise AttributeError(f"module 'scorematching' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What there is, whether or not it has been asked for yet."""
+    return [*__all__, "__version__"]

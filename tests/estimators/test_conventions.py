@@ -1,0 +1,221 @@
+"""Estimators by scikit-learn's conventions: its own checks, pipelines, searches, errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import check_estimator
+
+from scorematching.estimators import (
+    KernelExpFamilyEstimator,
+    SlicedScoreEstimator,
+    SpectralScoreEstimator,
+    SteinScoreEstimator,
+    fit_kernel_exp_family,
+    fit_spectral,
+    fit_stein,
+)
+
+SMALL = {
+    "stein": SteinScoreEstimator(),
+    "spectral": SpectralScoreEstimator(),
+    "tikhonov": KernelExpFamilyEstimator(random_state=0),
+    "nystrom": KernelExpFamilyEstimator(num_inducing=5, random_state=0),
+    "nu": KernelExpFamilyEstimator(method="nu"),
+    "sliced": SlicedScoreEstimator(hidden=(8,), max_steps=10, validate_every=5, random_state=0),
+}
+
+
+@pytest.fixture(params=SMALL)
+def estimator(request):
+    return clone(SMALL[request.param])
+
+
+@pytest.fixture
+def X():
+    return np.random.default_rng(0).normal(size=(60, 2))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_passes_the_checks_of_scikit_learn(estimator):
+    outcomes = check_estimator(estimator, on_skip=None, on_fail=None)
+    failed = {o["check_name"]: o["exception"] for o in outcomes if o["status"] == "failed"}
+    assert not failed
+    assert sum(o["status"] == "passed" for o in outcomes) > 30
+
+
+def test_shapes_and_types(estimator, X):
+    found = estimator.fit(X.tolist()).grad_log_density(X[:7].astype(np.float32))
+    assert found.shape == (7, 2)
+    assert found.dtype == np.float64
+    assert isinstance(estimator.score(X), float)
+    assert estimator.n_features_in_ == 2
+
+
+def test_score_is_minus_the_loss(estimator, X):
+    """The exact loss by central differences of the score, in either precision."""
+    estimator.fit(X)
+    q, h = np.random.default_rng(1).normal(size=(30, 2)), 1e-2
+    s = estimator.grad_log_density(q)
+    divergence = sum(
+        (estimator.grad_log_density(q + h * e) - estimator.grad_log_density(q - h * e))[:, i]
+        for i, e in enumerate(np.eye(2))
+    ) / (2 * h)
+    wanted = -np.mean(divergence + 0.5 * np.sum(s**2, axis=1))
+    assert estimator.score(q) == pytest.approx(wanted, rel=1e-2)
+
+
+def test_fits_again_to_the_same(estimator, X):
+    first = estimator.fit(X).grad_log_density(X)
+    np.testing.assert_array_equal(clone(estimator).fit(X).grad_log_density(X), first)
+    copy = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(copy.grad_log_density(X), first)
+
+
+def test_the_array_stays_the_callers(estimator, X):
+    """Neither changed by a fit, nor able to change the fit afterwards."""
+    before = X.copy()
+    wanted = estimator.fit(X).grad_log_density(before)
+    np.testing.assert_array_equal(X, before)
+    X += 100
+    np.testing.assert_array_equal(estimator.grad_log_density(before), wanted)
+
+
+def test_not_fitted(estimator, X):
+    for method in (estimator.grad_log_density, estimator.score):
+        with pytest.raises(NotFittedError):
+            method(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([[0.0, 1.0]], "minimum of 2 is required"),
+        (np.ones((5, 2)), "X must hold points that differ, got 5 copies of one point"),
+        ([[0.0, 1.0], [np.nan, 1.0]], "contains NaN"),
+        ([[0.0, 1.0], [np.inf, 1.0]], "contains infinity"),
+        ([0.0, 1.0], "Expected 2D array"),
+    ],
+)
+def test_bad_points(estimator, X, message):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X)
+
+
+def test_another_dimension(estimator, X):
+    estimator.fit(X)
+    for method in (estimator.grad_log_density, estimator.score):
+        with pytest.raises(ValueError, match=r"X has 3 features, but .* is expecting 2"):
+            method(np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [SteinScoreEstimator(), SpectralScoreEstimator(), KernelExpFamilyEstimator(random_state=0)],
+)
+def test_grid_search_finds_the_bandwidth(estimator):
+    """The held-out loss chooses what the true score would choose, up to a little."""
+    rng = np.random.default_rng(0)
+    X, q = rng.normal(size=(150, 2)), rng.normal(size=(1000, 2))
+    grid = {"bandwidth": [0.2, 0.7, 2.5, 8.0]}
+    search = GridSearchCV(estimator, grid, cv=3).fit(X)
+    errors = {
+        h: np.mean((clone(estimator).set_params(bandwidth=h).fit(X).grad_log_density(q) + q) ** 2)
+        for h in grid["bandwidth"]
+    }
+    assert search.best_params_["bandwidth"] in (2.5, 8.0)
+    assert errors[search.best_params_["bandwidth"]] <= 1.5 * min(errors.values())
+    assert errors[0.2] > 3 * min(errors.values())  # so there was something to find
+
+
+@pytest.mark.parametrize(
+    ("estimator", "fit"),
+    [
+        (SteinScoreEstimator(kernel="imq", bandwidth=1.5, eta=0.01), fit_stein),
+        (SpectralScoreEstimator(kernel="imq", bandwidth=1.5, mass=0.9), fit_spectral),
+        (
+            KernelExpFamilyEstimator(kernel="imq", bandwidth=1.5, lam=0.1, base_scale=None),
+            fit_kernel_exp_family,
+        ),
+    ],
+)
+def test_classes_pass_their_arguments_on(estimator, fit, X):
+    names = {"kernel", "bandwidth", "eta", "mass", "lam", "base_scale"}
+    arguments = {k: v for k, v in estimator.get_params().items() if k in names}
+    wanted = fit(torch.as_tensor(X), **arguments).score(torch.as_tensor(X))
+    found = clone(estimator).fit(X)
+    np.testing.assert_allclose(found.grad_log_density(X), wanted.numpy(), rtol=1e-9)
+    assert found.bandwidth_ == 1.5
+
+
+def test_log_density_goes_with_its_score(X):
+    """A difference quotient of `score_samples`; its constant is nobody's business."""
+    estimator = KernelExpFamilyEstimator().fit(X)
+    h = 1e-4
+    slopes = [
+        (estimator.score_samples(X + h * e) - estimator.score_samples(X - h * e)) / (2 * h)
+        for e in np.eye(2)
+    ]
+    np.testing.assert_allclose(estimator.grad_log_density(X), np.stack(slopes, 1), atol=1e-6)
+
+
+def test_only_what_has_a_density_says_so():
+    has = {name: hasattr(e, "score_samples") for name, e in SMALL.items()}
+    assert {name for name, yes in has.items() if yes} == {"tikhonov", "nystrom", "nu"}
+
+
+def test_inducing_samples_are_chosen_where_the_system_would_be_large(X):
+    many = np.random.default_rng(0).normal(size=(101, 20))
+    fitted = KernelExpFamilyEstimator(random_state=0).fit(many).fitted_
+    assert len(fitted.points) == 50
+    assert len(KernelExpFamilyEstimator().fit(X).fitted_.points) == len(X)
+    assert len(KernelExpFamilyEstimator(num_inducing=7).fit(X).fitted_.points) == 7
+
+
+def test_standardising_is_undone(X):
+    """Units of the points change the score by one over, to rounding of single precision."""
+    settings = {"hidden": (8,), "max_steps": 20, "random_state": 0}
+    units = np.array([100.0, 0.01])
+    plain = SlicedScoreEstimator(**settings).fit(X)
+    scaled = SlicedScoreEstimator(**settings).fit(X * units + units)
+    found = scaled.grad_log_density(X * units + units) * units
+    np.testing.assert_allclose(found, plain.grad_log_density(X), atol=1e-2)
+
+
+def test_training_stops_early(X):
+    settings = {"hidden": (64,), "lr": 1e-2, "validate_every": 5, "random_state": 0}
+    stopped = SlicedScoreEstimator(max_steps=3000, patience=3, **settings).fit(X)
+    assert stopped.result_.stopped_early
+    assert stopped.result_.best_step <= stopped.result_.steps - 15
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (SteinScoreEstimator(eta=-1.0), "eta must be a finite number, zero or larger"),
+        (SteinScoreEstimator(kernel="box"), 'kernel must be "rbf" or "imq"'),
+        (SpectralScoreEstimator(mass=2.0), "mass must lie between 0 and 1"),
+        (SpectralScoreEstimator(num_eigen=100), "at most the number of samples, 60, got 100"),
+        (KernelExpFamilyEstimator(method="magic"), 'method must be "tikhonov" or "nu"'),
+        (KernelExpFamilyEstimator(lam=-1.0), "lam must be positive"),
+        (KernelExpFamilyEstimator(num_inducing=0), "num_inducing must be at least 1"),
+        (SlicedScoreEstimator(validation_fraction=1.0), "validation_fraction must lie between"),
+        (SlicedScoreEstimator(max_steps=0), "max_steps must be at least 1"),
+        (SlicedScoreEstimator(hidden=(0,)), "every width must be at least 1"),
+    ],
+)
+def test_bad_arguments(estimator, message, X):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X)
+
+
+def test_a_column_that_does_not_vary(X):
+    X[:, 1] = 3.0
+    with pytest.raises(ValueError, match=r"vary in every coordinate, got the same .* in column 1"):
+        SlicedScoreEstimator().fit(X)
