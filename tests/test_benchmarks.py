@@ -9,9 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import scorematching as sm
 from benchmarks import report
-from scorematching.bench import contenders, run, steps, timing
+from scorematching.bench import contenders, run, steps
 from scorematching.bench.models import CASES, QUICK_CASES
 from scorematching.bench.noise import gaussian
+from scorematching.experiments import timing
 
 
 @pytest.fixture(scope="module")

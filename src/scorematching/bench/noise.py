@@ -15,7 +15,7 @@ import scorematching as sm
 from scorematching.bench import contenders
 from scorematching.bench.contenders import IID, Contender
 from scorematching.bench.models import Mlp, Normal
-from scorematching.bench.timing import interleaved
+from scorematching.experiments.timing import interleaved
 
 REFERENCE = "torchebm SSM M=5 signs"
 """What torchebm does by default."""

@@ -23,8 +23,8 @@ import scorematching as sm
 from scorematching.bench import contenders, noise, steps, verdict
 from scorematching.bench.contenders import Contender
 from scorematching.bench.models import CASES, QUICK_CASES, Case
-from scorematching.bench.timing import Step, interleaved, peak_bytes
 from scorematching.experiments.provenance import commit, device_name, now
+from scorematching.experiments.timing import Step, interleaved, peak_bytes
 
 NUMS = (1, 4, 5, 16)
 """Directions per point; 5 is torchebm's default."""

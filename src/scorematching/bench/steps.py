@@ -14,8 +14,8 @@ import scorematching as sm
 from scorematching.bench import contenders
 from scorematching.bench.contenders import SIGMA
 from scorematching.bench.models import PAPER_FLOW, Case, Flow
-from scorematching.bench.timing import interleaved, peak_bytes
 from scorematching.capture import CapturedStep, compile_step
+from scorematching.experiments.timing import interleaved, peak_bytes
 from scorematching.fields import Field
 from scorematching.objectives import Objective
 

@@ -1,11 +1,11 @@
 """The paper's tables and figures, each reproduced by one command."""
 
-from scorematching.experiments import nice_mnist
+from scorematching.experiments import dkef_scaling, dkef_uci, nice_mnist
 from scorematching.experiments.base import Experiment, Job, Run
 from scorematching.experiments.run import Request, reproduce
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (nice_mnist.EXPERIMENT,)
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (dkef_uci, dkef_scaling, nice_mnist)
 }
 """All experiments by the word of their command."""
 

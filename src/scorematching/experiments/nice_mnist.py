@@ -242,6 +242,7 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
                 axis.plot(*zip(*curve), label=run.variant.split("/")[1])
         axis.set(title=f"{recipe} recipe", xlabel="epoch", ylabel="validation SM loss")
         axis.set_yscale("symlog", linthresh=1000)
+        axis.set_yticks([tick for tick in axis.get_yticks() if tick == 0 or abs(tick) >= 1000])
         axis.legend(fontsize=8)
     path = folder / "table-nice.png"
     figure.savefig(path, dpi=150)

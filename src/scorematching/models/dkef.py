@@ -144,7 +144,6 @@ class DKEF(nn.Module):
         """The best alpha at points ``x: (N, D)``, ``(L,)``, with its graph."""
         return solve_linear(objective, self._selectable, self.base, x, self.lam, generator)
 
-    @torch.no_grad()
     def fit_alpha(
         self,
         objective: Any,
@@ -164,6 +163,20 @@ class DKEF(nn.Module):
             The mean loss as a function of alpha; with that of held-out points it is enough to
             choose lam.
         """
+        form = self.alpha_form(objective, x, generator, chunk_size)
+        with torch.no_grad():
+            self.alpha.copy_(form.solve(self.lam))
+        return form
+
+    @torch.no_grad()
+    def alpha_form(
+        self,
+        objective: Any,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 100,
+    ) -> QuadraticForm:
+        """The mean loss of points as a function of alpha; arguments as `fit_alpha`."""
         check_points(x)
         check_count(chunk_size, "chunk_size", "100 points at a time suit most caches")
         first, *rest = x.split(chunk_size)
@@ -171,7 +184,6 @@ class DKEF(nn.Module):
         form = quadratic_form(objective, self._selectable, self.base, first, noise)
         for chunk in rest:
             form = form.update(objective, self._selectable, self.base, chunk, generator)
-        self.alpha.copy_(form.solve(self.lam))
         return form
 
     def two_stage_loss(

@@ -1,0 +1,123 @@
+"""Clocks and memory: interleaved rounds, medians, and the peak of what a step allocates."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+Step = Callable[[], Any]
+
+
+def interleaved(
+    steps: Sequence[Step], rounds: int, warmup: int, device: str, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Times of all steps, taken in turn, so that a slow spell of the machine hits all alike.
+
+    Every round runs every step once, in an order shuffled anew. On a CPU that others use as well
+    only the quieter half of the rounds counts, by the time that other processes had of it.
+
+    Returns:
+        For every step the median, the quartiles and the number of rounds, in seconds.
+    """
+    order, shuffle = list(range(len(steps))), random.Random(seed)
+    seconds, others = np.empty((rounds, len(steps))), np.empty(rounds)
+    for i in range(-warmup, rounds):
+        shuffle.shuffle(order)
+        before = _others_seconds()
+        times = {k: seconds_of(steps[k], device) for k in order}
+        if i >= 0:
+            seconds[i] = [times[k] for k in range(len(steps))]
+            others[i] = (_others_seconds() - before) / seconds[i].sum()
+    quiet = others <= np.median(others) if device == "cpu" else others < np.inf
+    return [summary(column) for column in seconds[quiet].T]
+
+
+def seconds_of(step: Step, device: str) -> float:
+    """The time of one step, from its beginning to the end of what it started on the device."""
+    return _cuda_seconds(step) if device == "cuda" else _cpu_seconds(step)
+
+
+def summary(seconds: Any) -> dict[str, Any]:
+    """Median and quartiles of times."""
+    q25, median, q75 = np.quantile(seconds, [0.25, 0.5, 0.75])
+    return {
+        "median": float(median),
+        "q25": float(q25),
+        "q75": float(q75),
+        "rounds": len(seconds),
+    }
+
+
+def peak_bytes(step: Step, device: str) -> int:
+    """The most memory that one step holds at a time, beyond what was held before it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        _silent_stderr(),
+        torch.profiler.profile(activities=cpu, profile_memory=True) as profile,
+    ):
+        step()
+    return _peak_of(profile)
+
+
+def _peak_of(profile: Any) -> int:
+    """The highest running sum over the allocator's own events, in the order they happened."""
+    events = profile.profiler.kineto_results.events()
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    sizes = [size for _, size in sorted(changes, key=lambda change: change[0])]
+    return int(np.cumsum(sizes).max(initial=0))
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """The profiler's native code writes two lines to stderr whenever it is used."""
+    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)
+
+
+def _others_seconds() -> float:
+    """Processor time that others have had since the machine started; zero if it does not say."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _, _, interrupts, soft, stolen, *_ = map(
+        int, stat.read_text().split("\n", 1)[0].split()[1:]
+    )
+    busy = user + nice + system + interrupts + soft + stolen
+    return busy / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def _cpu_seconds(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _cuda_seconds(step: Step) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    step()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
