@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from scorematching.distributions import Gaussian
 from scorematching.evaluation import (
     Annealing,
-    BernoulliObservation,
+    BernoulliPixels,
     Bracket,
-    GaussianObservation,
+    NormalPixels,
     ais,
     bidirectional,
     decoder_bracket,
@@ -190,7 +190,7 @@ def test_linear_gaussian_decoder() -> None:
         decoder,
         x,
         3,
-        GaussianObservation(std),
+        NormalPixels(math.log(std)),
         num_chains=48,
         num_steps=40,
         num_leapfrog=4,
@@ -237,23 +237,37 @@ def test_bernoulli_decoder_against_quadrature() -> None:
 def test_observations_are_normalised() -> None:
     logits = randn(1, 1, 3)
     images = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=F64)] * 3)
-    total = BernoulliObservation().log_density(logits.expand(1, 8, 3), images).exp().sum()
+    total = BernoulliPixels().log_prob(logits.expand(1, 8, 3), images).exp().sum()
     assert total.item() == pytest.approx(1, rel=IDENTITY)
-    extreme = BernoulliObservation().log_density(
+    extreme = BernoulliPixels().log_prob(
         torch.tensor([[[800.0], [-800.0], [30.0]]]).double(),
         torch.tensor([[1.0], [1.0], [0.0]]).double(),
     )
     assert extreme[0].tolist() == pytest.approx([0, -800, -30 - math.exp(-30)], rel=1e-15)
     grid = torch.linspace(-20, 20, 40_001, dtype=F64)[:, None]
-    density = GaussianObservation(1.3).log_density(torch.full((1, 40_001, 1), 0.4).double(), grid)
+    density = NormalPixels(math.log(1.3)).log_prob(torch.full((1, 40_001, 1), 0.4).double(), grid)
     assert density.exp().sum().item() * 0.001 == pytest.approx(1, rel=1e-9)
+
+
+def test_observations_take_many_outputs_of_a_point() -> None:
+    """One call for the outputs of all chains is a call for each."""
+    outputs, x = randn(4, 2, 5, 3, 2), (randn(5, 3, 2, seed=1) > 0).double()
+    for law in (BernoulliPixels(), NormalPixels(0.3)):
+        together = law.log_prob(outputs, x)
+        assert together.shape == (4, 2, 5)
+        for c in range(4):
+            for k in range(2):
+                alone = law.log_prob(outputs[c, k], x)
+                assert torch.allclose(together[c, k], alone, rtol=IDENTITY, atol=0)
+    scalars = NormalPixels(0.0).log_prob(randn(4, 5), randn(5, seed=1))
+    assert scalars.shape == (4, 5)  # points without axes of their own
 
 
 def test_images_are_simulated_from_the_observation() -> None:
     logits = torch.tensor([[-1.0, 0.5]], dtype=F64).expand(20_000, 2)
-    x = BernoulliObservation().sample(logits, seeded())
+    x = BernoulliPixels().sample(logits, seeded())
     assert_mean(x, logits[0].sigmoid(), detect=0.05)
-    y = GaussianObservation(0.5).sample(logits, seeded())
+    y = NormalPixels(math.log(0.5)).sample(logits, seeded())
     assert_mean((y - logits).square(), 0.25, detect=0.03)
 
 
@@ -321,7 +335,7 @@ def test_decoder_bracket() -> None:
         40,
         3,
         torch.zeros((), dtype=F64),
-        GaussianObservation(0.8),
+        NormalPixels(math.log(0.8)),
         16,
         60,
         generator=seeded(),
@@ -424,8 +438,8 @@ def test_bad_decoders() -> None:
         run(lambda z: z, x, 4, num_pilots=0)
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         run(lambda z: z, x, 4, batch_size=0)
-    with pytest.raises(ValueError, match=r"std must be positive, got 0\.0"):
-        GaussianObservation(0.0)
+    with pytest.raises(ValueError, match="log_std must be a finite number, got -inf"):
+        NormalPixels(-math.inf)
     with pytest.raises(TypeError, match=r"x must have a floating-point dtype, got torch\.uint8"):
         run(lambda z: z, x.byte(), 4)
     with pytest.raises(ValueError, match="exact must hold the same number of chains"):
@@ -511,7 +525,7 @@ def test_linear_gaussian_decoder_on_a_gpu() -> None:
         decoder.cuda(),
         x.cuda(),
         3,
-        GaussianObservation(std),
+        NormalPixels(math.log(std)),
         num_chains=48,
         num_steps=100,
         batch_size=150,
@@ -531,7 +545,7 @@ def test_all_of_mnist_in_less_than_four_minutes(latent: int) -> None:
     decoder = mnist_decoder("cuda", latent, torch.float32)
     z = torch.randn(10_000, latent, generator=seeded(0, "cuda"), device="cuda")
     with torch.no_grad():
-        x = BernoulliObservation().sample(decoder(z), seeded(1, "cuda"))
+        x = BernoulliPixels().sample(decoder(z), seeded(1, "cuda"))
     begin = time.perf_counter()
     found = decoder_log_likelihood(decoder, x, latent, generator=seeded(2, "cuda"))
     print(f"latent {latent}: {time.perf_counter() - begin:.1f} s, {found.nll}, {found.acceptance}")

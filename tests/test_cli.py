@@ -65,7 +65,7 @@ def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "table-nce"], "name must be one of table-nice"),
+        (["reproduce", "table-nce"], "name must be one of figure-dkef"),
         (["reproduce", "table-nice", "--seeds", "x"], "seeds must look like 0-4 or 0,3, got 'x'"),
         (["reproduce", "table-nice", "--set", "lr"], "--set must be followed by name=value"),
         (["reproduce", "table-nice", "--set", "rate=1"], "settings must be among"),

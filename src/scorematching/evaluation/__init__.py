@@ -1,10 +1,9 @@
 """Evaluation: numbers about a fitted model, each with its standard error."""
 
+from scorematching.distributions.observations import BernoulliPixels, NormalPixels
 from scorematching.evaluation.ais import Annealing, Bracket, ais, bidirectional
 from scorematching.evaluation.decoders import (
-    BernoulliObservation,
     DecoderLikelihood,
-    GaussianObservation,
     decoder_bracket,
     decoder_log_likelihood,
 )
@@ -35,14 +34,14 @@ from scorematching.evaluation.normaliser import (
 __all__ = [
     "AnnealedLogZ",
     "Annealing",
-    "BernoulliObservation",
+    "BernoulliPixels",
     "Bracket",
     "DecoderLikelihood",
     "Estimate",
     "FeatureMoments",
-    "GaussianObservation",
     "LogLikelihood",
     "LogZEstimate",
+    "NormalPixels",
     "ais",
     "ais_log_z",
     "bidirectional",

@@ -10,81 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from scorematching._checks import check_count, check_generator, check_points, check_positive
+from scorematching._checks import check_count, check_generator, check_points
+from scorematching.distributions.observations import BernoulliPixels, Observation
 from scorematching.evaluation.ais import Annealing, Bracket, ais, bidirectional
 from scorematching.evaluation.losses import Estimate
 from scorematching.types import LogDensity
 
 Decoder = Callable[[Tensor], Tensor]
 """What an observation needs to know, from latents: ``z: (N, L) -> (N, *event)``."""
-
-
-class Observation(Protocol):
-    """The law of an image given what the decoder says."""
-
-    def log_density(self, output: Tensor, x: Tensor) -> Tensor:
-        """Log-densities, ``output: (C, G, D), x: (G, D) -> (C, G)``."""
-
-    def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw an image for every row of outputs."""
-
-
-@dataclass(frozen=True)
-class BernoulliObservation:
-    """Pixels that are one with probability ``sigmoid(output)``: the decoder gives logits.
-
-    ``log p(x | z) = sum_i x_i l_i - log(1 + exp(l_i))``, l the logits.
-
-    Example:
-        >>> coins = BernoulliObservation().log_density(torch.zeros(1, 1, 2), torch.ones(1, 2))
-        >>> round(coins.exp().item(), 6)
-        0.25
-    """
-
-    def log_density(self, output: Tensor, x: Tensor) -> Tensor:
-        """Log-densities, ``output: (C, G, D), x: (G, D) -> (C, G)``."""
-        # Two sums read the logits once more than one, but write less. At 40 log(1 + e^l) is l to
-        # the last digit, which torch would assume from 20 on.
-        return (x * output).sum(-1) - functional.softplus(output, threshold=40).sum(-1)
-
-    def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw an image of zeros and ones for every row of logits."""
-        return torch.bernoulli(output.sigmoid(), generator=generator)
-
-
-@dataclass(frozen=True)
-class GaussianObservation:
-    """Pixels that are normal around the output, with one standard deviation for all.
-
-    Args:
-        std: the standard deviation.
-
-    Example:
-        >>> value = GaussianObservation(2.0).log_density(torch.zeros(1, 1, 1), torch.zeros(1, 1))
-        >>> round(value.exp().item() * 2 * (2 * math.pi) ** 0.5, 6)
-        1.0
-    """
-
-    std: float
-
-    def __post_init__(self) -> None:
-        """Check the standard deviation."""
-        check_positive(self.std, "std", "it is the noise around the decoder's output")
-
-    def log_density(self, output: Tensor, x: Tensor) -> Tensor:
-        """Log-densities, ``output: (C, G, D), x: (G, D) -> (C, G)``."""
-        constant = x.shape[-1] * (math.log(self.std) + 0.5 * math.log(2 * math.pi))
-        return -(x - output).square().sum(-1) / (2 * self.std**2) - constant
-
-    def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw an image around every row of outputs."""
-        return output + self.std * _normal(output.shape, output, generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +79,7 @@ def decoder_log_likelihood(
             parameters receive no gradient.
         x: images ``(N, *event)``, in the decoder's dtype and on its device.
         latent_dim: L.
-        observation: law of an image given the decoder's output; None is `BernoulliObservation`.
+        observation: law of an image given the decoder's output; None is `BernoulliPixels`.
         num_chains: C, for each image.
         num_steps: T, temperatures from prior to posterior.
         schedule: of the temperatures, as for `ais`.
@@ -162,12 +100,13 @@ def decoder_log_likelihood(
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
 
-        >>> x, noise = torch.zeros(50, 1), GaussianObservation(1.0)
+        >>> from scorematching.evaluation import NormalPixels
+        >>> x, noise = torch.zeros(50, 1), NormalPixels(log_std=0.0)
         >>> found = decoder_log_likelihood(lambda z: z, x, 1, noise, num_steps=20)
         >>> abs(found.nll.mean - 0.5 * math.log(4 * math.pi)) < 0.1
         True
     """
-    law = BernoulliObservation() if observation is None else observation
+    law = BernoulliPixels() if observation is None else observation
     check_points(x)
     check_generator(generator, x)
     _check_counts(latent_dim, num_chains, num_pilots)
@@ -219,7 +158,7 @@ def decoder_bracket(
         num: images to simulate.
         latent_dim: L.
         like: any tensor in the decoder's dtype and on its device.
-        observation: law of an image given the decoder's output; None is `BernoulliObservation`.
+        observation: law of an image given the decoder's output; None is `BernoulliPixels`.
         num_chains: C, for each image and direction.
         num_steps: T, temperatures from prior to posterior.
         schedule: of the temperatures, as for `ais`.
@@ -235,13 +174,14 @@ def decoder_bracket(
         ValueError: an argument is out of range.
 
     Example:
+        >>> from scorematching.evaluation import NormalPixels
         >>> g = torch.Generator().manual_seed(0)
-        >>> bracket = decoder_bracket(lambda z: z, 20, 1, torch.zeros(()), GaussianObservation(1.0),
+        >>> bracket = decoder_bracket(lambda z: z, 20, 1, torch.zeros(()), NormalPixels(0.0),
         ...                           num_steps=30, generator=g)
         >>> abs(bracket.gap.mean) < 0.1
         True
     """
-    law = BernoulliObservation() if observation is None else observation
+    law = BernoulliPixels() if observation is None else observation
     check_count(num, "num", "a hundred images tell enough")
     check_generator(generator, like)
     _check_counts(latent_dim, num_chains, num_pilots)
@@ -273,12 +213,11 @@ def _prior(z: Tensor) -> Tensor:
 
 def _posterior(decoder: Decoder, law: Observation, x: Tensor) -> LogDensity:
     """``log p(z) + log p(x | z)``, ``(C G, L) -> (C G,)`` for images ``x: (G, *event)``."""
-    flat = x.flatten(1)
 
     def log_density(z: Tensor) -> Tensor:
         output = decoder(z)
         _check_output(output, z, x)
-        return _prior(z) + law.log_density(output.reshape(-1, *flat.shape), flat).flatten()
+        return _prior(z) + law.log_prob(output.reshape(-1, *x.shape), x).flatten()
 
     return log_density
 

@@ -1,8 +1,8 @@
 """Auto-encoders: variational with explicit and implicit encoders, and Wasserstein."""
 
+from scorematching.distributions.observations import BernoulliPixels, NormalPixels
 from scorematching.models.autoencoders.celeba import ConditionalConv
 from scorematching.models.autoencoders.mnist import ConditionalMLP
-from scorematching.models.autoencoders.observations import BernoulliPixels, NormalPixels
 from scorematching.models.autoencoders.vae import VAE, ImplicitVAE
 from scorematching.models.autoencoders.wae import WAE
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_count, check_generator
+from scorematching.distributions.observations import Observation
 from scorematching.fields import VectorField
-from scorematching.models.autoencoders.observations import Observation
 
 
 class LatentModel(nn.Module):

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_count
-from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders import celeba, mnist
-from scorematching.models.autoencoders.base import LatentModel, ScoredModel
-from scorematching.models.autoencoders.observations import (
+from scorematching.distributions.observations import (
     BernoulliPixels,
     NormalPixels,
     Observation,
 )
+from scorematching.entropy import entropy_terms
+from scorematching.models.autoencoders import celeba, mnist
+from scorematching.models.autoencoders.base import LatentModel, ScoredModel
 
 Estimator = Callable[[Tensor], Tensor]
 """Scores of M draws from each of B laws at the draws themselves, ``(B, M, Dz) -> (B, M, Dz)``."""

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_positive
-from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders import celeba, mnist
-from scorematching.models.autoencoders.base import ScoredModel
-from scorematching.models.autoencoders.observations import (
+from scorematching.distributions.observations import (
     BernoulliPixels,
     NormalPixels,
     Observation,
 )
+from scorematching.entropy import entropy_terms
+from scorematching.models.autoencoders import celeba, mnist
+from scorematching.models.autoencoders.base import ScoredModel
 from scorematching.models.autoencoders.vae import Estimator
 from scorematching.models.networks import ScoreNetwork
 

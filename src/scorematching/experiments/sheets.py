@@ -1,0 +1,88 @@
+"""Sheets of pictures: many small images in one, and many sheets in one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+GAP = 2
+"""Pixels between the images of a sheet."""
+
+
+def tile(images: Tensor, columns: int) -> Tensor:
+    """Images side by side, row by row, on white.
+
+    Args:
+        images: ``(N, C, H, W)`` with values in 0..1, which are cut to that; C is 1 or 3.
+        columns: images in a row.
+
+    Returns:
+        Bytes ``(C, R (H + GAP) + GAP, columns (W + GAP) + GAP)`` for R rows.
+
+    Example:
+        >>> tile(torch.zeros(5, 1, 4, 4), columns=3).shape
+        torch.Size([1, 14, 20])
+    """
+    n, channels, height, width = images.shape
+    rows = -(-n // columns)
+    size = rows * (height + GAP) + GAP, columns * (width + GAP) + GAP
+    sheet = torch.full((channels, *size), 255, dtype=torch.uint8)
+    pixels = (images.detach().clamp(0, 1) * 255).round().to("cpu", torch.uint8)
+    for i, image in enumerate(pixels):
+        top, left = (GAP + k * (s + GAP) for k, s in zip(divmod(i, columns), (height, width)))
+        sheet[:, top : top + height, left : left + width] = image
+    return sheet
+
+
+def save_sheet(path: Path, images: Tensor, columns: int = 10) -> Path:
+    """Write images ``(N, C, H, W)``, C of them 1 or 3, as one PNG; see `tile`."""
+    from PIL import Image
+
+    sheet = tile(images, columns).permute(1, 2, 0)
+    pixels = (sheet[..., 0] if sheet.shape[-1] == 1 else sheet).numpy()
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def save_pairs(path: Path, images: Tensor, copies: Tensor, columns: int = 10) -> Path:
+    """Write images and what became of them: a row of images, below it a row of copies, and on.
+
+    Images that do not fill a row are left out.
+    """
+    columns = min(columns, len(images))
+    count = len(images) // columns * columns
+    rows = zip(images[:count].split(columns), copies[:count].split(columns))
+    return save_sheet(path, torch.cat([part for pair in rows for part in pair]), columns)
+
+
+def combine(cells: Mapping[tuple[str, str], Path], path: Path, title: str) -> Path:
+    """Write a figure of sheets in rows and columns, each with its name.
+
+    Args:
+        cells: sheets by row and column; places without one are left empty.
+        path: of the figure.
+        title: above it.
+    """
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    rows, columns = (list(dict.fromkeys(key[axis] for key in cells)) for axis in (0, 1))
+    size = 3.2 * len(columns) + 0.8, 3.3 * len(rows) + 0.5
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[], frame_on=False)
+    for (row, column), sheet in cells.items():
+        axis = axes[rows.index(row)][columns.index(column)]
+        with Image.open(sheet) as picture:
+            axis.imshow(picture.convert("RGB"))
+    for axis, name in zip(axes[0], columns):
+        axis.set_title(name)
+    for axis, name in zip(axes[:, 0], rows):
+        axis.set_ylabel(name)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,75 @@
+"""Eigenpairs of kernel matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from scorematching.experiments import eigen
+from scorematching.experiments.eigen import eigenpairs
+from scorematching.kernels import kernel_for
+from tests.tolerances import ROUTES
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def matrices(num: int, n: int, dim: int, device: str = "cpu") -> Tensor:
+    noise = torch.Generator().manual_seed(n)
+    x = torch.randn(num, n, dim, generator=noise, dtype=torch.float64).to(device)
+    return kernel_for(x)(x, x)
+
+
+def check(K: Tensor) -> None:
+    values, vectors = eigenpairs(K)
+    truth = torch.linalg.eigvalsh(K.cpu()).flip(-1).to(K)
+    assert (values - truth).abs().max() < ROUTES
+    assert (K @ vectors - vectors * values[..., None, :]).abs().max() < ROUTES
+    eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    firm = truth > 1e-6 * truth[..., :1]
+    overlap = (vectors.mT @ vectors - eye).abs() * firm[..., None] * firm[..., None, :]
+    assert overlap.max() < ROUTES
+
+
+def test_pairs_belong_together_largest_first() -> None:
+    check(matrices(3, 12, 4))
+    check(matrices(1, 7, 2)[0])
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.parametrize(
+    ("num", "n", "dim"), [(128, 100, 8), (128, 100, 32), (1, 128, 8), (3, 21, 2)]
+)
+def test_rotations_on_a_gpu(num: int, n: int, dim: int) -> None:
+    assert eigen.tl is not None, "Triton comes with torch for GPUs"
+    check(matrices(num, n, dim, "cuda"))
+
+
+@pytest.mark.gpu
+@GPU
+def test_rotations_can_be_recorded() -> None:
+    K = matrices(16, 100, 8, "cuda")
+    plain = eigenpairs(K)
+    graph, static = torch.cuda.CUDAGraph(), torch.zeros_like(K)
+    with torch.cuda.graph(graph):
+        recorded = eigenpairs(static)
+    static.copy_(K)
+    graph.replay()
+    assert torch.equal(recorded[0], plain[0]) and torch.equal(recorded[1], plain[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@GPU
+def test_a_batch_takes_milliseconds() -> None:
+    K = matrices(128, 100, 8, "cuda")
+    eigenpairs(K)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(10):
+        eigenpairs(K)
+    end.record()
+    torch.cuda.synchronize()
+    print(f"{begin.elapsed_time(end) / 10:.2f} ms")
+    assert begin.elapsed_time(end) / 10 < 20
