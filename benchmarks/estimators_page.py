@@ -93,9 +93,9 @@ set of a batch; `average_mass=True` takes one number for all, and `include_diago
 that counts zero distances, both as the code released with Song et al. (2019) does. A median
 bandwidth carries no gradient.
 
-The defaults of `KernelExpFamilyEstimator` (penalty, scale of the base, steps of the nu-method) and the
-stopping rule of `SlicedScoreEstimator` were chosen on toy laws like those below, two of whose seeds
-are among those below, with the true score in view: those rows flatter them somewhat.
+The defaults of `KernelExpFamilyEstimator` (penalty, scale of the base, steps of the nu-method) and
+the stopping rule of `SlicedScoreEstimator` were chosen on toy laws like those below, with the true
+score in view and with two of the seeds used below: those rows flatter them somewhat.
 """
 
 
