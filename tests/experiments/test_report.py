@@ -48,6 +48,8 @@ def test_missing_numbers_are_counted(runs: list) -> None:
 def test_digits_follow_the_error(runs: list) -> None:
     exact = [replace(run, metrics={"mean": 100 + seed}) for seed, run in enumerate(runs)]
     assert summary(exact, "mean") == "101.00 ± 0.58"
+    huge = [replace(run, metrics={"mean": 1e9 * (1 + seed)}) for seed, run in enumerate(runs)]
+    assert summary(huge, "mean") == "2.00e+09 ± 6e+08"
 
 
 def test_the_report_is_whole(runs: list, tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ def _number(value: float | None, error: float | None = None) -> str:
     """A number to the digits that its error leaves."""
     if value is None:
         return "-"
+    if abs(value) >= 1e6:
+        return f"{value:.2e}" if error is None else f"{value:.2e} ± {error:.0e}"
     scale = error if error else abs(value) / 100
     digits = 0 if scale == 0 else max(0, 1 - math.floor(math.log10(scale)))
     text = f"{value:.{min(digits, 8)}f}"
