@@ -113,10 +113,8 @@ def decoder_log_likelihood(
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
     found = []
     for images in x.split(batch_size):
-        z, pilots = (
-            _normal((num * len(images), latent_dim), x, generator)
-            for num in (num_chains, num_pilots)
-        )
+        shapes = [(num * len(images), latent_dim) for num in (num_chains, num_pilots)]
+        z, pilots = (_normal(shape, x, generator) for shape in shapes)
         run = ais(
             _prior,
             _posterior(decoder, law, images),
