@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,24 +11,14 @@ import pytest
 import torch
 
 from scorematching.distributions import GaussianMixture
+from tests.examples import load_example
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "redwine.py"
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("redwine_demo", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """Give back the threads that the program, as a program may, set for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+    return load_example("redwine")
 
 
 def test_runs_and_reports(

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "implicit_posterior.py"
+from tests.examples import load_example
+
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("implicit_posterior", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """Give back the threads that the program, as a program may, set for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+    return load_example("implicit_posterior")
 
 
 def test_truth_has_two_modes(demo: ModuleType) -> None:

@@ -25,9 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from scorematching._checks import check_count, check_positive
+from scorematching._checks import can_look, check_count, check_positive
 
 _CHUNK = 2**24
 """Entries of a matrix of distances that are held at one time."""
@@ -158,7 +157,7 @@ class Kernel(Radial):
         advice = "None takes the median distance between samples"
         if not isinstance(self.bandwidth, Tensor):
             check_positive(self.bandwidth, "bandwidth", advice)
-        elif may_look(self.bandwidth) and not bool((self.bandwidth > 0).all()):
+        elif can_look(self.bandwidth) and not bool((self.bandwidth > 0).all()):
             least = self.bandwidth.min().item()
             raise ValueError(f"bandwidth must be positive, got {least!r} in one set; {advice}")
 
@@ -359,12 +358,6 @@ def in_chunks(
     return torch.cat([function(part) for part in x.split(chunk_size, dim=axis)], dim=axis)
 
 
-def may_look(x: Tensor) -> bool:
-    """Whether values can be looked at: not while a step is recorded or compiled."""
-    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and get_proxy_mode() is None
-
-
 def check_samples(samples: Any) -> None:
     """Require sets of two or more finite samples, ``(*B, M, D)``."""
     if not isinstance(samples, Tensor) or not samples.is_floating_point():
@@ -401,7 +394,7 @@ def check_queries(x: Any, samples: Tensor, name: str = "queries") -> None:
 
 
 def _check_finite(x: Tensor, name: str) -> None:
-    if may_look(x) and not bool(x.isfinite().all()):
+    if can_look(x) and not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).any(-1).sum())
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} points; drop them, or look for "
@@ -427,7 +420,7 @@ def _along(x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _check_median(median: Tensor) -> None:
-    if may_look(median) and not bool((median > 0).all()):
+    if can_look(median) and not bool((median > 0).all()):
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "
             "distances are zero; drop repeated samples, or pass bandwidth="

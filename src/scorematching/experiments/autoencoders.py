@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from scorematching.errors import DivergedError
+from scorematching.estimators.spectral import fit_spectral
 from scorematching.estimators.stein import stein_score
 from scorematching.experiments.base import Job, Metrics, Run
 from scorematching.experiments.eigen import eigenpairs
 from scorematching.experiments.sheets import combine
-from scorematching.kernels import kernel_for
 from scorematching.models import WAE
 from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
@@ -121,17 +121,16 @@ def stein(config: Settings, z: Tensor) -> Tensor:
 def spectral(config: Settings, z: Tensor) -> Tensor:
     """The spectral estimate at the samples themselves, ``(B, M, D) -> (B, M, D)``.
 
-    The same as `spectral_score`, with eigenpairs that a GPU finds side by side, and without looking
-    at values, so that it can be recorded in a CUDA graph.
+    In double precision too, with eigenpairs that a GPU finds side by side.
     """
-    x = z.double()
-    kernel = kernel_for(x, include_diagonal=config.include_diagonal)
-    mu, U = eigenpairs(kernel(x, x))
-    weighed = mu.mean(0, keepdim=True) if config.average_mass else mu
-    share = weighed.cumsum(-1) / weighed.sum(-1, keepdim=True)
-    first = torch.arange(mu.shape[-1], device=mu.device) == 0
-    inverse = torch.where(first | (share < config.mass), 1 / mu, 0.0)[..., None]
-    return (U @ (inverse * (U.mT @ kernel.grad_sum(x, x)))).to(z)
+    fitted = fit_spectral(
+        z.double(),
+        mass=config.mass,
+        include_diagonal=config.include_diagonal,
+        average_mass=config.average_mass,
+        solver=eigenpairs,
+    )
+    return fitted.at_samples().to(z)
 
 
 # Training.

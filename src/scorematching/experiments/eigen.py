@@ -22,8 +22,9 @@ import importlib.util
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from scorematching.estimators import spectral
 
 tl: Any = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
 
@@ -41,14 +42,14 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
         eigenvalues below 1e-13 of the largest are zero, and their vectors mean nothing.
 
     Example:
+        >>> import torch
         >>> values, vectors = eigenpairs(torch.diag(torch.tensor([1.0, 4.0])))
         >>> values.tolist()
         [4.0, 1.0]
     """
     if matrices.is_cuda and tl is not None:
         return _by_rotations(matrices)
-    values, vectors = torch.linalg.eigh(matrices)
-    return values.flip(-1), vectors.flip(-1)
+    return spectral.eigenpairs(matrices)
 
 
 def _by_rotations(matrices: Tensor) -> tuple[Tensor, Tensor]:
