@@ -22,6 +22,7 @@ from scorematching.evaluation import (
     bidirectional,
     decoder_bracket,
     decoder_log_likelihood,
+    fused,
 )
 from scorematching.evaluation.ais import _Walk
 from scorematching.evaluation.schedule import make_betas
@@ -481,6 +482,22 @@ def test_captured_equals_eager(own_generator: bool) -> None:
     torch.testing.assert_close(captured.log_likelihood, eager.log_likelihood, rtol=0, atol=1e-8)
     assert captured.acceptance == pytest.approx(eager.acceptance, abs=1e-8)
     assert captured.log_likelihood.is_cuda
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_binary_images_in_one_reading(dtype: torch.dtype) -> None:
+    logits = (20 * randn(3, 5, 2, 9)).to("cuda", dtype)
+    x, weights = (randn(5, 2, 9) > 0).to("cuda", dtype), randn(3, 5).to("cuda", dtype)
+    answers = []
+    for law in (fused.log_prob, BernoulliPixels().log_prob):
+        leaf = logits.clone().requires_grad_()
+        value = law(leaf, x)
+        (slope,) = torch.autograd.grad((value * weights).sum(), leaf)
+        answers.append((value.detach(), slope))
+    assert fused.tl is not None, "Triton comes with torch for GPUs"
+    torch.testing.assert_close(*answers)
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from scorematching._graphs import on_side_stream, record
 from scorematching.fields import as_field
 from scorematching.objectives import Objective
 
@@ -72,7 +73,7 @@ class CapturedStep:
         """One step on the batch ``x: (N, *event)``; returns its mean loss, detached."""
         if not x.is_cuda or self._eager_calls_left > 0:
             self._eager_calls_left -= 1
-            return self._on_side_stream(x) if x.is_cuda else self._step(x)
+            return on_side_stream(lambda: self._step(x), x.device) if x.is_cuda else self._step(x)
         key = (x.shape, x.dtype, *self._constants())
         if key not in self._recorded:
             self._recorded[key] = self._record(x)
@@ -86,28 +87,11 @@ class CapturedStep:
         loss = self.objective(self.module, x, generator=self.generator).mean()
         return descend(loss, self.optimizer, self.max_norm, self.average, self.ema_decay)
 
-    def _on_side_stream(self, x: Tensor) -> Tensor:
-        """An eager step on a stream of its own, as recording demands of the calls before it."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            loss = self._step(x)
-        torch.cuda.current_stream().wait_stream(stream)
-        return loss
-
     def _record(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        graph, static_x = torch.cuda.CUDAGraph(), x.clone()
-        if self.generator is not None:
-            graph.register_generator_state(self.generator)
-        try:
-            with torch.cuda.graph(graph):
-                loss = self._step(static_x)
-        except RuntimeError as error:
-            raise RuntimeError(
-                "this step cannot be captured as a CUDA graph: something in the model or the "
-                "objective needs the value of a tensor, or memory of another kind, while it "
-                "runs; remove .item(), .cpu() and data-dependent shapes, or train eagerly"
-            ) from error
+        static_x = x.clone()
+        graph, loss = record(
+            lambda: self._step(static_x), x.device, self.generator, "this step", "train eagerly"
+        )
         return graph, static_x, loss
 
     def _constants(self) -> tuple[Any, ...]:

@@ -38,7 +38,10 @@ Features = Callable[[Tensor], Tensor]
 """The features of a linear model, ``x: (N, *event) -> (N, L)``."""
 
 FORWARD = 2
-"""Coordinates per feature up to which forward tangents are cheaper than reverse passes."""
+"""Coordinates per feature up to which forward tangents are cheaper than reverse passes, on a CPU.
+
+A GPU carries all tangents side by side, but takes reverse passes one after the other.
+"""
 
 
 @dataclass(frozen=True)
@@ -320,7 +323,7 @@ class _FeatureField(LogDensityField):
     def _scores(self, x: Tensor, order: int) -> Tensor:
         """All gradients by forward tangents, ``(N, L, *event)``."""
         d = dimension(x)
-        if d > FORWARD * self._count(x):
+        if not x.is_cuda and d > FORWARD * self._count(x):
             raise Untraceable("many coordinates, few features: reverse passes are cheaper")
         basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
         tape = Tangents(x.shape[0])

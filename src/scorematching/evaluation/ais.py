@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_log_density, check_points
+from scorematching._graphs import on_side_stream, record
 from scorematching._shapes import dimension
 from scorematching.evaluation.losses import Estimate
 from scorematching.evaluation.schedule import make_betas, make_step_sizes
@@ -359,34 +360,15 @@ class _Walk:
         return proposed
 
     def replay(self, moves: int) -> None:
-        """Transitions as one CUDA graph, after a few that run eagerly on a stream of their own."""
-        current, side = torch.cuda.current_stream(self.x.device), torch.cuda.Stream(self.x.device)
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for _ in range(_EAGER):
-                self.transition()
-        current.wait_stream(side)
-        graph = self.record()
+        """Transitions as one CUDA graph, after a few that run eagerly."""
+        for _ in range(_EAGER):
+            on_side_stream(self.transition, self.x.device)
+        names = "these log-densities", "pass capture=False"
+        graph, _ = record(self.transition, self.x.device, self.generator, *names)
         for _ in range(moves - _EAGER):
             graph.replay()
         # The graph owns the memory it works in: it must not go before its work is done.
         torch.cuda.synchronize(self.x.device)
-
-    def record(self) -> torch.cuda.CUDAGraph:
-        """A transition as a graph; recording it does not run it."""
-        graph = torch.cuda.CUDAGraph()
-        if self.generator is not None:
-            graph.register_generator_state(self.generator)
-        try:
-            with torch.cuda.device(self.x.device), torch.cuda.graph(graph):
-                self.transition()
-        except RuntimeError as error:
-            raise RuntimeError(
-                "these log-densities cannot be captured in a CUDA graph: something in them needs "
-                "the value of a tensor, or memory of another kind, while it runs; remove .item(), "
-                ".cpu() and data-dependent shapes, or pass capture=False"
-            ) from error
-        return graph
 
 
 def _values(log_density: LogDensity, x: Tensor) -> Tensor:

@@ -17,16 +17,10 @@ Reference: Veselic and Hari (1989), A note on a one-sided Jacobi algorithm.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from functools import lru_cache
-from typing import Any
-
 from torch import Tensor
 
+from scorematching._triton import program, tl
 from scorematching.estimators import spectral
-
-tl: Any = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
 
 _SWEEPS = 20
 
@@ -59,19 +53,13 @@ def _by_rotations(matrices: Tensor) -> tuple[Tensor, Tensor]:
     W = K.new_zeros(len(K), even, n)
     width = 1 << (even - 1).bit_length()
     pairs = min(32, width // 2)
-    _program()[(len(K),)](K, W, _SWEEPS, n, even, width, pairs, num_warps=32, num_stages=1)
+    program(_rotate)[(len(K),)](K, W, _SWEEPS, n, even, width, pairs, num_warps=32, num_stages=1)
     squares, order = W.square().sum(-1).sort(-1, descending=True)
     rows = W.gather(1, order[..., None].expand_as(W))[:, :n]
     values = squares[:, :n]
     vectors = (rows * values.clamp(min=1e-300).rsqrt()[..., None]).mT
     shape = matrices.shape
     return values.reshape(shape[:-1]).to(matrices), vectors.reshape(shape).to(matrices)
-
-
-@lru_cache(maxsize=1)
-def _program() -> Any:
-    """The program, ready to be compiled for the device at hand."""
-    return importlib.import_module("triton").jit(_rotate)
 
 
 def _rotate(  # type: ignore[no-untyped-def]
@@ -108,7 +96,7 @@ def _rotate(  # type: ignore[no-untyped-def]
 
     # A round turns pairs that share no row, some at a time for want of registers.
     last, sweep, worst = even - 1, 0, floor * 0 + 1
-    while (sweep < sweeps) & (worst > 1e-7):
+    while (sweep < sweeps) & (worst > 1e-5):  # a sweep squares what is left
         worst = floor * 0
         for r in range(last):
             for start in range(0, even // 2, PAIRS):

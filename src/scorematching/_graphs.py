@@ -1,0 +1,60 @@
+"""Recording of work on a GPU as a CUDA graph: launched once, however many operations it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+def on_side_stream(work: Callable[[], Result], device: torch.device) -> Result:
+    """Do work on a stream of its own, as recording demands of what runs before it."""
+    current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        result = work()
+    current.wait_stream(side)
+    return result
+
+
+def record(
+    work: Callable[[], Result],
+    device: torch.device,
+    generator: torch.Generator | None,
+    what: str,
+    instead: str,
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Record work without doing it; each replay of the graph then does it.
+
+    Args:
+        work: takes nothing; its tensors are read and written in place by every replay.
+        device: where it works.
+        generator: source of its randomness; None is torch's default generator.
+        what: name of the work, for the error.
+        instead: what to do where it cannot be recorded.
+
+    Returns:
+        The graph, and what the work returned, which replays fill.
+
+    Raises:
+        RuntimeError: if something needs a value while it runs; the generator is as before.
+    """
+    graph = torch.cuda.CUDAGraph()
+    source = torch.cuda.default_generators[device.index or 0] if generator is None else generator
+    before = source.clone_state()
+    if generator is not None:
+        graph.register_generator_state(generator)
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            return graph, work()
+    except RuntimeError as error:
+        # Torch would leave it in the middle of a recording, and refuse to draw from it.
+        source.graphsafe_set_state(before)
+        raise RuntimeError(
+            f"{what} cannot be captured in a CUDA graph: something needs the value of a tensor, or "
+            "memory of another kind, while it runs; remove .item(), .cpu() and data-dependent "
+            f"shapes, or {instead}"
+        ) from error
