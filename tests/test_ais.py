@@ -497,7 +497,8 @@ def test_binary_images_in_one_reading(dtype: torch.dtype) -> None:
         (slope,) = torch.autograd.grad((value * weights).sum(), leaf)
         answers.append((value.detach(), slope))
     assert fused.tl is not None, "Triton comes with torch for GPUs"
-    torch.testing.assert_close(*answers)
+    # Sums of terms up to 60 that may cancel.
+    torch.testing.assert_close(*answers, rtol=0, atol=1e-12 if dtype == F64 else 1e-4)
 
 
 @pytest.mark.gpu

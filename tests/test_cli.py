@@ -69,7 +69,7 @@ def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
         (["reproduce", "table-nice", "--seeds", "x"], "seeds must look like 0-4 or 0,3, got 'x'"),
         (["reproduce", "table-nice", "--set", "lr"], "--set must be followed by name=value"),
         (["reproduce", "table-nice", "--set", "rate=1"], "settings must be among"),
-        (["report", "nowhere"], "folder must hold finished runs"),
+        (["report", "nowhere"], "folders must hold finished runs"),
     ],
 )
 def test_mistakes_are_explained(

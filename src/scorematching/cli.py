@@ -89,19 +89,25 @@ def reproduce(
 
 @app.command("report", epilog="Example: scorematching report runs/table-nice")
 def report_of(
-    folder: Annotated[Path, typer.Argument(help="Folder of runs, or a results.json.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or their results.json; newest last.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; default: beside the runs.")
+        Path | None, typer.Option(help="Where to write; default: beside the first.")
     ] = None,
 ) -> None:
-    """Write the report of all runs in a folder: table, pictures, commands."""
-    runs = experiment_run.read_all(folder)
+    """Write one report of all runs in some folders: table, pictures, commands."""
+    runs = [run for folder in folders for run in experiment_run.read_all(folder)]
     if not runs:
         raise ValueError(
-            f"folder must hold finished runs, got none in {folder}; "
+            f"folders must hold finished runs, got none in {', '.join(map(str, folders))}; "
             "make some with scorematching reproduce"
         )
-    _show_report(runs[0].experiment, runs, out or (folder if folder.is_dir() else folder.parent))
+    target = out or (folders[0] if folders[0].is_dir() else folders[0].parent)
+    for folder in folders:
+        report.copy_pictures(folder, target)
+    experiment = _experiment(runs[0].experiment)
+    _show_report(experiment.name, report.in_order(experiment, runs), target)
 
 
 @app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")

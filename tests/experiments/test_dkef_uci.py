@@ -227,6 +227,8 @@ class TestReport:
         low, high = dkef_uci._scale([(mean, 2.0) for mean in means])
         assert low < -32  # with its error
         assert -13 < high < 100
+        low, high = dkef_uci._scale([(-102.1, 3.2), (-102.4, 3.0), (-107.0, 14.0)])
+        assert low < -121  # two that agree do not make a stranger of a third within its error
         low, high = dkef_uci._scale([(1.0, None)])
         assert low < 1 < high
         assert dkef_uci._scale([]) == (0.0, 1.0)

@@ -11,6 +11,8 @@ import pytest
 from scorematching.experiments import EXPERIMENTS
 from scorematching.experiments.report import (
     as_markdown,
+    copy_pictures,
+    in_order,
     mean_and_error,
     paper_rows,
     summary,
@@ -59,6 +61,29 @@ def test_the_report_is_whole(runs: list, tmp_path: Path) -> None:
         assert part in text
     assert text.count("scorematching reproduce toy") == 3
     assert read_all(files[1]) == runs
+
+
+def test_runs_of_several_folders_become_one_report(runs: list) -> None:
+    last = max(TOY.variants, key=list(TOY.variants).index)
+    again, later = replace(runs[1], seconds=9.0), replace(runs[0], variant=last)
+    assert in_order(TOY, [later, *runs, again]) == [runs[0], again, runs[2], later]
+    with pytest.raises(ValueError, match="runs must be of one experiment, got toy and other"):
+        in_order(TOY, [runs[0], replace(runs[1], experiment="other")])
+
+
+def test_pictures_of_runs_are_taken_along(tmp_path: Path) -> None:
+    source, target = tmp_path / "runs", tmp_path / "docs"
+    sheet = Path("VAE-8/SSM/seed-0/samples.png")
+    (source / sheet).parent.mkdir(parents=True)
+    (source / sheet).write_bytes(b"picture")
+    copy_pictures(source, target)
+    assert not target.exists()  # the run is not finished
+    (source / sheet).with_name("run.json").write_text("{}")
+    copy_pictures(source, source)
+    copy_pictures(source / "results.json", target)
+    assert not target.exists()
+    copy_pictures(source, target)
+    assert (target / sheet).read_bytes() == b"picture"
 
 
 def test_rehearsals_are_marked(runs: list) -> None:

@@ -333,13 +333,15 @@ def _draw(axis: Any, runs: Sequence[Run], metric: str) -> None:
 def _scale(shown: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
     """Limits for means and errors, less what is far from the others: over five times their spread.
 
-    Half of the means lie within one spread of their median.
+    Half of the means lie within one spread of their median; a usual error is a spread, too.
     """
     if not shown:
         return 0.0, 1.0
     middle = sorted(mean for mean, _ in shown)[len(shown) // 2]
     distances = sorted(abs(mean - middle) for mean, _ in shown)
-    reach = max(5 * distances[len(distances) // 2], 1e-3 * abs(middle), 1e-6)
+    errors = sorted(error or 0.0 for _, error in shown)
+    spread = max(distances[len(shown) // 2], errors[len(shown) // 2])
+    reach = max(5 * spread, 1e-3 * abs(middle), 1e-6)
     near = [(mean, error or 0.0) for mean, error in shown if abs(mean - middle) <= reach]
     low, high = min(m - e for m, e in near), max(m + e for m, e in near)
     margin = 0.1 * (high - low) + 0.05 * reach

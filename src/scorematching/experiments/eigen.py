@@ -96,7 +96,7 @@ def _rotate(  # type: ignore[no-untyped-def]
 
     # A round turns pairs that share no row, some at a time for want of registers.
     last, sweep, worst = even - 1, 0, floor * 0 + 1
-    while (sweep < sweeps) & (worst > 1e-5):  # a sweep squares what is left
+    while (sweep < sweeps) & (worst > 1e-6):  # a sweep squares what is left
         worst = floor * 0
         for r in range(last):
             for start in range(0, even // 2, PAIRS):

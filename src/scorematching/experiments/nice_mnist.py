@@ -243,7 +243,7 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
         axis.set(title=f"{recipe} recipe", xlabel="epoch", ylabel="validation SM loss")
         axis.set_yscale("symlog", linthresh=1000)
         axis.set_yticks([tick for tick in axis.get_yticks() if tick == 0 or abs(tick) >= 1000])
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     path = folder / "table-nice.png"
     figure.savefig(path, dpi=150)
     return [path]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scorematching.experiments.base import Experiment, Run
+from scorematching.experiments.run import RUN
 from scorematching.training.checkpoint import write_atomically
 
 PAPER = Path(__file__).with_name("paper.toml")
@@ -39,6 +40,34 @@ def write_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> l
     report = folder / "report.md"
     write_atomically(report, as_markdown(experiment, runs, pictures).encode())
     return [report, results, *pictures]
+
+
+def in_order(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
+    """Runs in the order of variants and seeds; of two of the same variant and seed the last.
+
+    Raises:
+        ValueError: if some belong to another experiment.
+    """
+    strangers = {run.experiment for run in runs} - {experiment.name}
+    if strangers:
+        raise ValueError(
+            f"runs must be of one experiment, got {experiment.name} and {', '.join(strangers)}; "
+            "report on one at a time"
+        )
+    variants = {name: place for place, name in enumerate(experiment.variants)}
+    found = {(run.variant, run.seed): run for run in runs}
+    return sorted(found.values(), key=lambda run: (variants.get(run.variant, 1 << 30), run.seed))
+
+
+def copy_pictures(source: Path, folder: Path) -> None:
+    """Take the pictures of finished runs along to another folder."""
+    if not source.is_dir() or source.resolve() == folder.resolve():
+        return
+    pictures = [path for run in source.rglob(RUN) for path in run.parent.glob("*.png")]
+    for picture in pictures:
+        target = folder / picture.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, picture.read_bytes())
 
 
 def as_markdown(experiment: Experiment, runs: Sequence[Run], pictures: Sequence[Path]) -> str:
