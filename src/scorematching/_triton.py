@@ -1,4 +1,4 @@
-"""The door to Triton, which comes with torch for GPUs: programs are compiled when first run."""
+"""The door to Triton, which comes with torch for GPUs, and which takes a moment to import."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-tl: Any = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
-"""The language of programs; None where there is no Triton."""
+
+@cache
+def is_available() -> bool:
+    """Whether there is Triton."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @cache
 def program(function: Callable[..., None]) -> Any:
-    """A function in that language, ready to be compiled for the device at hand."""
+    """A function in the language of Triton, ready to be compiled for the device at hand.
+
+    The function knows that language as ``tl``, which is None in its module until it is set here:
+    when a program is first run, so that nobody waits for it before.
+    """
+    function.__globals__["tl"] = importlib.import_module("triton.language")
     return importlib.import_module("triton").jit(function)

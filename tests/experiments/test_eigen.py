@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scorematching.experiments import eigen
+from scorematching._triton import is_available
 from scorematching.experiments.eigen import eigenpairs
 from scorematching.kernels import kernel_for
 from tests.tolerances import ROUTES
@@ -42,7 +42,7 @@ def test_pairs_belong_together_largest_first() -> None:
     ("num", "n", "dim"), [(128, 100, 8), (128, 100, 32), (1, 128, 8), (3, 21, 2)]
 )
 def test_rotations_on_a_gpu(num: int, n: int, dim: int) -> None:
-    assert eigen.tl is not None, "Triton comes with torch for GPUs"
+    assert is_available(), "Triton comes with torch for GPUs"
     check(matrices(num, n, dim, "cuda"))
 
 

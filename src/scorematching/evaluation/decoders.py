@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching.distributions.observations import BernoulliPixels, Observation
+from scorematching.evaluation import fused
 from scorematching.evaluation.ais import Annealing, Bracket, ais, bidirectional
 from scorematching.evaluation.losses import Estimate
 from scorematching.types import LogDensity
@@ -215,18 +216,9 @@ def _posterior(decoder: Decoder, law: Observation, x: Tensor) -> LogDensity:
     def log_density(z: Tensor) -> Tensor:
         output = decoder(z)
         _check_output(output, z, x)
-        return _prior(z) + _log_prob(law, output.reshape(-1, *x.shape), x).flatten()
+        return _prior(z) + fused.log_prob(law, output.reshape(-1, *x.shape), x).flatten()
 
     return log_density
-
-
-def _log_prob(law: Observation, output: Tensor, x: Tensor) -> Tensor:
-    """``log p(x | z)``, on a GPU by a program of its own, which takes a moment to import."""
-    if not output.is_cuda or type(law) is not BernoulliPixels:
-        return law.log_prob(output, x)
-    from scorematching.evaluation import fused
-
-    return fused.log_prob(output, x)
 
 
 def _together(found: list[Annealing]) -> DecoderLikelihood:

@@ -13,19 +13,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from scorematching._triton import program, tl
-from scorematching.distributions.observations import BernoulliPixels
+from scorematching._triton import is_available, program
+from scorematching.distributions.observations import BernoulliPixels, Observation
+
+tl: Any = None  # the language of Triton, once a program runs
 
 
-def log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """What `BernoulliPixels` says, ``(*C, N, *event), (N, *event) -> (*C, N)``.
+def log_prob(law: Observation, output: Tensor, x: Tensor) -> Tensor:
+    """``log p(x | z)``, ``(*C, N, *event), (N, *event) -> (*C, N)``, to be differentiated once.
 
-    It can be differentiated once. Without Triton it is computed by plain operations.
+    By the program for binary pixels on a GPU with Triton; otherwise it is the law's own.
     """
-    if tl is None:
-        return BernoulliPixels().log_prob(logits, x)
-    values: Tensor = _InOneReading.apply(logits.reshape(-1, x[0].numel()), x.flatten(1).to(logits))
-    return values.reshape(logits.shape[: logits.ndim - x.ndim + 1])
+    if type(law) is not BernoulliPixels or not output.is_cuda or not is_available():
+        return law.log_prob(output, x)
+    values: Tensor = _InOneReading.apply(output.reshape(-1, x[0].numel()), x.flatten(1).to(output))
+    return values.reshape(output.shape[: output.ndim - x.ndim + 1])
 
 
 class _InOneReading(torch.autograd.Function):

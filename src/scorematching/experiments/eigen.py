@@ -17,11 +17,14 @@ Reference: Veselic and Hari (1989), A note on a one-sided Jacobi algorithm.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from scorematching._triton import program, tl
+from scorematching._triton import is_available, program
 from scorematching.estimators import spectral
 
+tl: Any = None  # the language of Triton, once a program runs
 _SWEEPS = 20
 
 
@@ -41,7 +44,7 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
         >>> values.tolist()
         [4.0, 1.0]
     """
-    if matrices.is_cuda and tl is not None:
+    if matrices.is_cuda and is_available():
         return _by_rotations(matrices)
     return spectral.eigenpairs(matrices)
 
