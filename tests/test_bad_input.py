@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
+from scorematching._checks import check_points
 from scorematching.objectives import denoising
 
 F64 = torch.float64
@@ -766,3 +767,8 @@ def test_every_part_of_a_message_counts() -> None:
         rest = " ".join(part for i, part in enumerate(parts) if i != missing)
         assert not re.search(pattern, rest)
     assert not re.search(pattern, " ".join(reversed(parts)))
+
+
+def test_points_may_be_so_large_that_their_sum_is_not_finite() -> None:
+    check_points(torch.full((4, 2), 3e38))
+    check_points(torch.full((4, 2), 6e4, dtype=torch.float16))

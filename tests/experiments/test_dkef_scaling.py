@@ -196,3 +196,16 @@ def test_clocks_tell_the_slow_from_the_quick() -> None:
     times = interleaved([lambda: None, lambda: time.sleep(0.02)], 3, 0, "cpu")
     assert times[0]["median"] < 0.02 <= times[1]["median"]
     assert seconds_of(lambda: time.sleep(0.02), "cpu") >= 0.02
+
+
+def test_a_step_is_timed_after_itself() -> None:
+    last: list[str] = []
+
+    def cold(name: str) -> None:
+        if last[-1:] != [name]:
+            time.sleep(0.02)  # what another has left behind
+        last.append(name)
+
+    times = interleaved([lambda: cold("a"), lambda: cold("b")], 3, 1, "cpu")
+    assert max(t["median"] for t in times) < 0.02
+    assert len(last) == 2 * 2 * (3 + 1)

@@ -216,7 +216,8 @@ def describe(
         "python": platform.python_version(),
         "versions": contenders.versions(),
         "skipped": skipped,
-        "step": "zero gradients, mean loss, backward; float32; interleaved rounds, quieter half",
+        "step": "zero gradients, mean loss, backward; float32; interleaved turns of two steps, "
+        "the second timed; quieter half of the rounds",
     }
 
 
