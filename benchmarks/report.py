@@ -90,10 +90,10 @@ backward 2 M, against 1 for DSM.
 
 
 STEP = """\
-One step is: gradients to zero, mean loss, backward. All losses take turns of two steps, of which the
-second is timed: in training, too, the step before was the same one. Ratios below 1 mean faster than
-what the column names; "DSM" is hand-written DSM and "tiled" hand-written double backward on the
-same model.
+One step is: gradients to zero, mean loss, backward. All losses take turns of two steps, of which
+the second is timed: in training, too, the step before was the same one. Ratios below 1 mean faster
+than what the column names; "DSM" is hand-written DSM and "tiled" hand-written double backward on
+the same model.
 *Signs* are independent Rademacher directions, the law of torchebm; *balanced* is this library's
 default, Rademacher directions that are orthogonal across the batch; ebmkit has *normal* directions
 only. torchebm has plain SSM only, which costs the same as SSM-VR. Neither peer takes score

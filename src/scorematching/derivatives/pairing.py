@@ -94,6 +94,8 @@ class Pairing(Tangents):
         x: the points ``(N, *event)``, recording derivatives.
     """
 
+    curves = True
+
     def __init__(self, x: Tensor) -> None:
         """Start an empty tape."""
         super().__init__(x.shape[0])
@@ -131,9 +133,8 @@ class Pairing(Tangents):
         """The score and ``sum_i <lambda_i, phi_i''[u_i, u_i]>``, in one reverse pass."""
         read = [y for y, _ in self.first_layers]
         check_depends(f.requires_grad, "log-density")
-        s, *adjoints = torch.autograd.grad(
-            f.sum(), [self.x, *read, *self.outputs], create_graph=True, allow_unused=True
-        )
+        ones, wanted = torch.ones_like(f), [self.x, *read, *self.outputs]
+        s, *adjoints = torch.autograd.grad(f, wanted, ones, create_graph=True, allow_unused=True)
         for adjoint, (_, weight) in zip(adjoints, self.first_layers):
             if adjoint is not None:
                 s = adjoint @ weight if s is None else s + adjoint @ weight
@@ -159,6 +160,8 @@ class Jet(Tangents):
 
     ``second(y) = phi'[second(x)] + phi''[u, u]``, with no reverse pass at all.
     """
+
+    curves = True
 
     def emit(
         self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scorematching._checks import can_look
 from scorematching.derivatives import composed, rules
 from scorematching.derivatives.smoothness import Kink, find_kink, lift_kink
 
@@ -142,6 +143,9 @@ class Tape:
     differentiates = False
     """Whether derivatives of elementwise functions are wanted at all."""
 
+    curves = False
+    """Whether second derivatives are wanted as well."""
+
     closed_forms = True
     """Whether operations with dense second derivatives (softmax) are taken whole or composed."""
 
@@ -178,12 +182,18 @@ class Tape:
         ``d2`` is None for zero, or a function that makes it; ``shortcut(y, u, d1 * u)`` is
         ``d2 * u^2``, cheaper where there is one tangent u.
         """
-        if shortcut is not None and x.u is not None and x.u.shape == (1, *y.shape):
-            w = d1 * x.u
-            bend: Any = lambda: shortcut(y, x.u.squeeze(0), w.squeeze(0))  # noqa: E731
-            return self.emit([x], y, lambda u: w if u is x.u else d1 * u, bend, x.axis)
-        bend = None if d2 is None else lambda: made(d2) * mean_square(x.u)
-        return self.emit([x], y, lambda u: d1 * u, bend, x.axis)
+        u: Any = x.u
+        full = u is not None and u.shape[1:] == y.shape
+        bend: Any = None if d2 is None else lambda: made(d2) * mean_square(u)
+        if full and shortcut is not None and len(u) == 1:
+            w = d1 * u
+            bend = lambda: shortcut(y, u.squeeze(0), w.squeeze(0))  # noqa: E731
+        elif full and self.curves and d2 is not None and isinstance(d1, Tensor):
+            w, square = _Stretch.apply(u, d1)
+            bend = lambda: made(d2) * square  # noqa: E731
+        else:
+            return self.emit([x], y, lambda t: d1 * t, bend, x.axis)
+        return self.emit([x], y, lambda t: w if t is u else d1 * t, bend, x.axis)
 
     def linear(
         self,
@@ -294,6 +304,34 @@ class _MeanSquare(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (t,) = ctx.saved_tensors
         return t * (grads[0] * (2 / t.shape[0]))
+
+
+class _Stretch(torch.autograd.Function):
+    """Tangents times a derivative, ``d u_j``, and ``mean_j u_j^2``.
+
+    Tangents are the largest numbers of a step, so time goes by how often they are read and, worse,
+    written anew. By itself autograd would write them three times more than here.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(u, d)
+        return d * u, inner_of_tangents(u, u) / u.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (u, d), (g, g_square) = ctx.saved_tensors, grads
+        return (g * d).addcmul_(u, g_square * (2 / u.shape[0])), inner_of_tangents(g, u)
+
+
+def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
+    """``sum_j u_j w_j`` over tangents, ``(M, *shape), (M, *shape) -> shape``."""
+    if u.is_cuda or not can_look(u):
+        return (u * w).sum(0)
+    total = u[0] * w[0]
+    for a, b in zip(u[1:].unbind(0), w[1:].unbind(0)):
+        total.addcmul_(a, b)
+    return total
 
 
 # ------------------------------------------------------------------------------- dispatch
