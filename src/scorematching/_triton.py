@@ -16,11 +16,17 @@ def is_available() -> bool:
 
 
 @cache
-def program(function: Callable[..., None]) -> Any:
+def program(function: Callable[..., None], **parts: Callable[..., Any]) -> Any:
     """A function in the language of Triton, ready to be compiled for the device at hand.
 
     The function knows that language as ``tl``, which is None in its module until it is set here:
     when a program is first run, so that nobody waits for it before.
+
+    Args:
+        function: the program.
+        parts: functions that it calls, by the names it has for them; they become programs, too.
     """
+    triton = importlib.import_module("triton")
     function.__globals__["tl"] = importlib.import_module("triton.language")
-    return importlib.import_module("triton").jit(function)
+    function.__globals__.update({name: triton.jit(part) for name, part in parts.items()})
+    return triton.jit(function)
