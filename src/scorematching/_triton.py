@@ -16,7 +16,7 @@ def is_available() -> bool:
 
 
 @cache
-def program(function: Callable[..., None], **parts: Callable[..., Any]) -> Any:
+def program(function: Callable[..., None], *parts: Callable[..., Any]) -> Any:
     """A function in the language of Triton, ready to be compiled for the device at hand.
 
     The function knows that language as ``tl``, which is None in its module until it is set here:
@@ -24,9 +24,10 @@ def program(function: Callable[..., None], **parts: Callable[..., Any]) -> Any:
 
     Args:
         function: the program.
-        parts: functions that it calls, by the names it has for them; they become programs, too.
+        parts: functions of its module that it calls, by their names without the underscore in
+            front: programs can only call programs, which is what those names become.
     """
     triton = importlib.import_module("triton")
     function.__globals__["tl"] = importlib.import_module("triton.language")
-    function.__globals__.update({name: triton.jit(part) for name, part in parts.items()})
+    function.__globals__.update({p.__name__.lstrip("_"): triton.jit(p) for p in parts})
     return triton.jit(function)

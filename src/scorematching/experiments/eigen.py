@@ -59,7 +59,7 @@ def _by_rotations(matrices: Tensor) -> tuple[Tensor, Tensor]:
     W, width = K.new_zeros(len(K), 4 * teams, n), 1 << (n - 1).bit_length()
     program(_factor)[(len(K),)](K, W, n, 4 * teams, width, num_warps=8)
     games = min(16, 1 << (teams // 2 - 1).bit_length())
-    program(_rotate, turn=_turn)[(len(K),)](W, _SWEEPS, n, teams, width, games, num_warps=16)
+    program(_rotate, _turn)[(len(K),)](W, _SWEEPS, n, teams, width, games, num_warps=16)
     squares, order = W.square().sum(-1).sort(-1, descending=True)
     rows = W.gather(1, order[..., None].expand_as(W))[:, :n]
     values = squares[:, :n]
