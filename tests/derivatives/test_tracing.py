@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import LogDensityField, VectorField
-from scorematching.derivatives.tracing import Tape
+from scorematching.derivatives.tracing import Tape, _Stretch
 from tests import oracles
 from tests.derivatives.ways import WAYS, Bank, Way
 from tests.laws import assert_close
@@ -448,3 +448,16 @@ def test_a_linear_model_has_no_curvature(route: str) -> None:
     for s, second in (field.score_and_curvature(x, x), field.score_and_divergence(x)):
         assert torch.equal(s, torch.full_like(x, 2))
         assert torch.equal(second, torch.zeros(2, dtype=torch.float64))
+
+
+def test_stretched_tangents_and_their_derivatives() -> None:
+    g = torch.Generator().manual_seed(0)
+    u, d = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((3, 2, 4), (2, 4)))
+    pushed, square = _Stretch.apply(u, d)
+    torch.testing.assert_close(pushed, d * u)
+    torch.testing.assert_close(square, u.square().mean(0))
+    leaves = u.requires_grad_(), d.requires_grad_()
+    assert torch.autograd.gradcheck(_Stretch.apply, leaves)
+    assert torch.autograd.gradgradcheck(_Stretch.apply, leaves)
+    for part in (0, 1):  # one result alone
+        assert torch.autograd.gradcheck(lambda *x: _Stretch.apply(*x)[part], leaves)  # noqa: B023

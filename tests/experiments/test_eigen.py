@@ -20,20 +20,21 @@ def matrices(num: int, n: int, dim: int, device: str = "cpu") -> Tensor:
     return kernel_for(x)(x, x)
 
 
-def check(K: Tensor) -> None:
+def check(K: Tensor, tolerance: float) -> None:
     values, vectors = eigenpairs(K)
     truth = torch.linalg.eigvalsh(K.cpu()).flip(-1).to(K)
-    assert (values - truth).abs().max() < ROUTES
-    assert (K @ vectors - vectors * values[..., None, :]).abs().max() < ROUTES
+    scale = truth.max()
+    assert (values - truth).abs().max() < tolerance * scale
+    assert (K @ vectors - vectors * values[..., None, :]).abs().max() < tolerance * scale
     eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     firm = truth > 1e-6 * truth[..., :1]
     overlap = (vectors.mT @ vectors - eye).abs() * firm[..., None] * firm[..., None, :]
-    assert overlap.max() < ROUTES
+    assert overlap.max() < tolerance
 
 
 def test_pairs_belong_together_largest_first() -> None:
-    check(matrices(3, 12, 4))
-    check(matrices(1, 7, 2)[0])
+    check(matrices(3, 12, 4), ROUTES)
+    check(matrices(1, 7, 2)[0], ROUTES)
 
 
 @pytest.mark.gpu
@@ -43,7 +44,7 @@ def test_pairs_belong_together_largest_first() -> None:
 )
 def test_rotations_on_a_gpu(num: int, n: int, dim: int) -> None:
     assert is_available(), "Triton comes with torch for GPUs"
-    check(matrices(num, n, dim, "cuda"))
+    check(matrices(num, n, dim, "cuda"), 1e-5)
 
 
 @pytest.mark.gpu
@@ -72,4 +73,4 @@ def test_a_batch_takes_milliseconds() -> None:
     end.record()
     torch.cuda.synchronize()
     print(f"{begin.elapsed_time(end) / 10:.2f} ms")
-    assert begin.elapsed_time(end) / 10 < 20
+    assert begin.elapsed_time(end) / 10 < 5

@@ -298,7 +298,7 @@ class _MeanSquare(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
         ctx.save_for_backward(t)
-        return t.square().mean(0)
+        return inner_of_tangents(t, t) / t.shape[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
@@ -315,13 +315,18 @@ class _Stretch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(u, d)
         return d * u, inner_of_tangents(u, u) / u.shape[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         (u, d), (g, g_square) = ctx.saved_tensors, grads
-        return (g * d).addcmul_(u, g_square * (2 / u.shape[0])), inner_of_tangents(g, u)
+        share = None if g_square is None else g_square * (2 / u.shape[0])
+        if g is None:  # what leads to the model's output alone, which not every loss asks for
+            return None if share is None else u * share, None
+        back = g * d
+        return back if share is None else back.addcmul_(u, share), inner_of_tangents(g, u)
 
 
 def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def stein(config: Settings, z: Tensor) -> Tensor:
 def spectral(config: Settings, z: Tensor) -> Tensor:
     """The spectral estimate at the samples themselves, ``(B, M, D) -> (B, M, D)``.
 
-    In double precision too, with eigenpairs that a GPU finds side by side.
+    In double precision too, but for the eigenpairs, which a GPU finds side by side.
     """
     fitted = fit_spectral(
         z.double(),
