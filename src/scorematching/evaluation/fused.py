@@ -24,7 +24,8 @@ def log_prob(law: Observation, output: Tensor, x: Tensor) -> Tensor:
 
     By the program for binary pixels on a GPU with Triton; otherwise it is the law's own.
     """
-    if type(law) is not BernoulliPixels or not output.is_cuda or not is_available():
+    applies = output.is_cuda and output.dtype in (torch.float32, torch.float64) and is_available()
+    if type(law) is not BernoulliPixels or not applies:
         return law.log_prob(output, x)
     values: Tensor = _InOneReading.apply(output.reshape(-1, x[0].numel()), x.flatten(1).to(output))
     return values.reshape(output.shape[: output.ndim - x.ndim + 1])
