@@ -133,8 +133,14 @@ class ScoreEstimator(BaseEstimator, ABC):
 
     def _generator(self) -> torch.Generator:
         """A generator that follows from ``random_state``."""
-        seed = int(check_random_state(getattr(self, "random_state", None)).randint(2**31 - 1))
-        return torch.Generator(getattr(self, "device", None) or "cpu").manual_seed(seed)
+        device = getattr(self, "device", None) or "cpu"
+        return generator_of(getattr(self, "random_state", None), device)
+
+
+def generator_of(random_state: Any, device: str) -> torch.Generator:
+    """A generator that follows from a seed or a `numpy.random.RandomState`."""
+    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    return torch.Generator(device).manual_seed(seed)
 
 
 class LogDensityMixin:

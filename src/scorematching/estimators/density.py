@@ -8,13 +8,18 @@ from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from scorematching._checks import check_count, is_number
 from scorematching.datasets import Transform
-from scorematching.estimators.base import Array, LogDensityMixin, ScoreEstimator, to_array
+from scorematching.estimators.base import (
+    Array,
+    LogDensityMixin,
+    ScoreEstimator,
+    generator_of,
+    to_array,
+)
 from scorematching.estimators.density_learning import Settings, learn, objective_of
 from scorematching.estimators.density_sampling import resample_and_move
 from scorematching.estimators.density_scaling import whitening
@@ -167,7 +172,7 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         """
         check_is_fitted(self)
         check_count(n_samples, "n_samples", "ask for one point or more")
-        generator = _generator_of(random_state, self.device)
+        generator = generator_of(random_state, self.device)
         if self._proposal is None:
             assert isinstance(self.model_, NICE)
             z = self.model_.sample(n_samples, generator)
@@ -252,12 +257,6 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
                 'X must have two columns or more for model="nice", got n_features = 1; '
                 'use model="dkef"'
             )
-
-
-def _generator_of(random_state: Any, device: str) -> torch.Generator:
-    """A generator that follows from a seed or a `numpy.random.RandomState`."""
-    seed = int(check_random_state(random_state).randint(2**31 - 1))
-    return torch.Generator(device).manual_seed(seed)
 
 
 def _check_effective(log_z: LogZEstimate) -> None:

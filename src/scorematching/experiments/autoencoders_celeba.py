@@ -32,6 +32,7 @@ from scorematching.experiments.autoencoders import (
     train_in_stages,
 )
 from scorematching.experiments.base import Experiment, Job, Metrics, Run
+from scorematching.experiments.images import split_images
 from scorematching.experiments.sheets import save_pairs, save_sheet
 from scorematching.models import VAE, WAE, ImplicitVAE
 
@@ -132,12 +133,10 @@ def load(config: Config, job: Job) -> datasets.Split:
     if config.dataset == "synthetic":
         shape = (config.synthetic_images, 3, config.size, config.size)
         coarse = torch.rand(*shape[:2], 4, 4, generator=job.generator(DATA), device=job.device)
-        images = F.interpolate(coarse, shape[2:])
+        faces = F.interpolate(coarse, shape[2:])
     else:
-        images = datasets.load(config.dataset, job.data_dir, dtype=torch.float32).x
-    # The same images are held out whatever the seed, so that seeds can be compared.
-    fixed = torch.Generator().manual_seed(2019)
-    parts = datasets.split(images.to(job.device), (0.7, 0.1, 0.2), fixed)
+        faces = datasets.load(config.dataset, job.data_dir, dtype=torch.float32).x
+    parts = split_images(faces.to(job.device), (0.7, 0.1, 0.2))
     return datasets.Split(*map(as_bytes, parts))
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from scorematching import datasets
 from scorematching.evaluation import Estimate, decoder_bracket, decoder_log_likelihood
 from scorematching.experiments.autoencoders import (
-    DATA,
     EVALUATION,
     RECONSTRUCTIONS,
     SAMPLES,
@@ -33,6 +32,7 @@ from scorematching.experiments.autoencoders import (
     train_in_stages,
 )
 from scorematching.experiments.base import Experiment, Job, Metrics, Run
+from scorematching.experiments.images import digits, uniform_noise
 from scorematching.experiments.sheets import save_pairs, save_sheet
 from scorematching.models import VAE, WAE, ImplicitVAE
 
@@ -128,18 +128,9 @@ def load(config: Config, job: Job) -> datasets.Split:
     """Images as rows in [0, 1]: 48,000 for training, 12,000 held out, 10,000 for the test."""
     if config.dataset == "synthetic":
         sizes = 8 * config.batch_size, config.valid_images, config.test_images
-        noise = job.generator(DATA)
-        points = torch.rand(sum(sizes), config.synthetic_dim, generator=noise, device=job.device)
-        return datasets.Split(*points.split(sizes))
-    images, test = (
-        datasets.load(name, job.data_dir, dtype=torch.float32).x.flatten(1).to(job.device)
-        for name in (config.dataset, f"{config.dataset}-test")
-    )
-    # The same images are held out whatever the seed, so that seeds can be compared.
-    fixed = torch.Generator().manual_seed(2019)
-    sizes = len(images) - config.valid_images, config.valid_images, 0
-    train_part, valid, _ = datasets.split(images, sizes, fixed)
-    return datasets.Split(train_part, valid, test[: config.test_images])
+        return uniform_noise(sizes, config.synthetic_dim, job)
+    parts = digits(config.dataset, config.valid_images, job)
+    return parts._replace(test=parts.test[: config.test_images])
 
 
 def binarise(intensities: Tensor, generator: torch.Generator) -> Tensor:

@@ -20,6 +20,7 @@ from scorematching import datasets
 from scorematching.errors import DivergedError
 from scorematching.evaluation import Estimate, score_matching_losses
 from scorematching.experiments.base import Experiment, Job, Metrics, Run
+from scorematching.experiments.images import digits, uniform_noise
 from scorematching.experiments.methods import objective
 from scorematching.models import NICE
 from scorematching.objectives import parzen_sigma
@@ -157,17 +158,8 @@ def load(config: Config, job: Job) -> datasets.Split:
     """Images in [0, 1] as rows: 54,000 for training, 6,000 for validation, 10,000 for the test."""
     if config.dataset == "synthetic":
         sizes = 8 * config.batch_size, config.valid_points, config.test_points
-        noise = job.generator(0)
-        points = torch.rand(sum(sizes), config.synthetic_dim, generator=noise, device=job.device)
-        return datasets.Split(*points.split(sizes))
-    images, test = (
-        datasets.load(name, job.data_dir, dtype=torch.float32).x.flatten(1).to(job.device)
-        for name in (config.dataset, f"{config.dataset}-test")
-    )
-    # The same images are held out whatever the seed, so that seeds can be compared.
-    fixed = torch.Generator().manual_seed(2019)
-    train_part, valid, _ = datasets.split(images, (0.9, 0.1, 0.0), fixed)
-    return datasets.Split(train_part, valid, test)
+        return uniform_noise(sizes, config.synthetic_dim, job)
+    return digits(config.dataset, 6_000, job)
 
 
 def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
