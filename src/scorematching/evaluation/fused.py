@@ -1,7 +1,7 @@
 """The log-probability of many binary images on a GPU, with its derivative, in one reading.
 
-Annealed importance sampling asks for this a million times, of outputs that fill gigabytes, and
-most of its time goes into reading and writing them. Plain operations pass over the logits thirteen
+Annealed importance sampling asks for this a hundred thousand times, of twenty thousand images at
+a time, and most of its time goes into reading and writing them. Plain operations pass over the logits thirteen
 times; the program below reads them once and writes the derivative, ``x - sigmoid(l)``, once.
 """
 

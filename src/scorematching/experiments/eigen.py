@@ -1,7 +1,7 @@
 """Eigenpairs of many kernel matrices at once on a GPU.
 
 Spectral score estimation takes the eigenpairs of 128 matrices of 100 x 100 at every step. Torch
-hands them to cuSOLVER one by one, about 2 ms each, and the call cannot be recorded in a CUDA graph.
+hands them to cuSOLVER one by one, and the call cannot be recorded in a CUDA graph.
 Here one program takes each matrix, and all go on side by side:
 
 * a Cholesky factor with pivots, ``K = W' W``, one row of W at a time;
@@ -13,7 +13,7 @@ Time goes into moving rows between memory and registers. So rotations are in sin
 leaves errors of 1e-6 of the largest eigenvalue, far below those of an estimate from 100 samples.
 And rows form teams of four: when two teams meet, all sixteen pairs between them are turned before
 they part. In each round of a sweep all teams are paired off, and the rounds let every two meet
-once, like a tournament. Seven or eight sweeps suffice for 100 rows.
+once, like a tournament.
 
 Reference: Veselic and Hari (1989), A note on a one-sided Jacobi algorithm.
 """
