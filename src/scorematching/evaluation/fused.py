@@ -1,8 +1,9 @@
 """The log-probability of many binary images on a GPU, with its derivative, in one reading.
 
-Annealed importance sampling asks for this a hundred thousand times, of twenty thousand images at
-a time, and most of its time goes into reading and writing them. Plain operations pass over the logits thirteen
-times; the program below reads them once and writes the derivative, ``x - sigmoid(l)``, once.
+Annealed importance sampling asks for this a hundred thousand times, of twenty thousand images at a
+time, and most of its time goes into reading and writing them. Plain operations pass over the
+logits thirteen times; the program below reads them once and writes the derivative,
+``x - sigmoid(l)``, once.
 """
 
 from __future__ import annotations
