@@ -12,7 +12,7 @@ def event_axes(x: Tensor) -> int:
 
 def dimension(x: Tensor) -> int:
     """D, the number of coordinates of one point, for points ``x: (N, *event)``."""
-    return x[0].numel()
+    return x.shape[1:].numel()
 
 
 def flatten_event(value: Tensor, axes: int) -> Tensor:

@@ -193,7 +193,7 @@ class Gaussian(Projection):
 def random_signs(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     """Independent signs, -1 or 1 with equal chance."""
     bits = torch.randint(0, 2, shape, generator=generator, dtype=like.dtype, device=like.device)
-    return bits.mul_(2).sub_(1)
+    return torch.rsub(bits, 1, alpha=2)  # 1 - 2 b
 
 
 def _normal(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

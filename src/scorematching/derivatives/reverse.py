@@ -8,6 +8,7 @@ grow with their number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -29,10 +30,10 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
     ``x`` itself is being differentiated (the output of an encoder, say) the answer stays
     connected to it.
     """
-    training = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.enable_grad():
-        if not training:
+    if not torch.is_grad_enabled():
+        with torch.inference_mode(False), torch.enable_grad():
             return _detach(question(x.detach().clone().requires_grad_()))
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if x.requires_grad:
             return question(x.view_as(x))
         own = x.clone() if x.is_inference() else x.detach()

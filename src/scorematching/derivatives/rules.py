@@ -16,7 +16,7 @@ from torch import Tensor
 Derivatives = Callable[..., tuple[Any, Any]]
 """``(z, y, *arguments) -> (f'(z), f''(z))`` of ``y = f(z)``; None for a second derivative of 0.
 
-A second derivative that is not always needed may be a function that makes it.
+A second derivative that is not always needed may be a function, which multiplies by it.
 """
 
 
@@ -24,7 +24,8 @@ def _softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) 
     s = torch.sigmoid(z if beta == 1 else beta * z)
     if threshold < 20:  # beyond it torch takes the identity, whose s is one
         s = torch.where(beta * z > threshold, 1.0, s)
-    return s, lambda: s * (1 - s) if beta == 1 else beta * s * (1 - s)
+    bend = torch.ops.aten.sigmoid_backward  # q s (1 - s), in one go
+    return s, lambda q: bend(q, s) if beta == 1 else beta * bend(q, s)
 
 
 def _silu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
@@ -102,14 +103,14 @@ ELEMENTWISE: dict[str, Derivatives] = {
     "atan": lambda z, y: (1 / (1 + z * z), -2 * z / (1 + z * z) ** 2),
     "sinh": lambda z, y: (torch.cosh(z), y),
     "cosh": lambda z, y: (torch.sinh(z), y),
-    "tanh": lambda z, y: (d := 1 - y * y, lambda: -2 * y * d),
+    "tanh": lambda z, y: (d := 1 - y * y, lambda q: -2 * y * d * q),
     "asinh": lambda z, y: ((1 + z * z) ** -0.5, -z * (1 + z * z) ** -1.5),
     "acosh": lambda z, y: ((z * z - 1) ** -0.5, -z * (z * z - 1) ** -1.5),
     "atanh": lambda z, y: (1 / (1 - z * z), 2 * z / (1 - z * z) ** 2),
     "erf": lambda z, y: (c := 2 / math.sqrt(math.pi) * torch.exp(-z * z), -2 * z * c),
     "erfc": lambda z, y: (c := -2 / math.sqrt(math.pi) * torch.exp(-z * z), -2 * z * c),
     "lgamma": lambda z, y: (torch.digamma(z), torch.polygamma(1, z)),
-    "sigmoid": lambda z, y: (d := y * (1 - y), lambda: d * (1 - 2 * y)),
+    "sigmoid": lambda z, y: (d := y * (1 - y), lambda q: d * (1 - 2 * y) * q),
     "logsigmoid": lambda z, y: (s := torch.sigmoid(-z), -s * (1 - s)),
     "logit": lambda z, y, eps=None: (1 / (z * (1 - z)), (2 * z - 1) / (z * (1 - z)) ** 2),
     "softplus": _softplus,

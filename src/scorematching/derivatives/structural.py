@@ -34,8 +34,7 @@ def _elementwise(tape: Tape, func: Any, x: Any, *args: Any, **kwargs: Any) -> An
     if not tape.differentiates:
         return tape.elementwise(x, func(x.p, *args, **kwargs), None, None)
     linked = name in rules.FROM_INPUT and tape.recording
-    with torch.set_grad_enabled(tape.recording and not linked):
-        y = func(x.p, *args, **kwargs)
+    y = func(x.p.detach() if linked else x.p, *args, **kwargs)
     if y.shape != x.p.shape:  # an exponent or a bound that broadcasts
         return tape.generic(func, (x, *args), kwargs)
     d1, d2 = rules.ELEMENTWISE[name](x.p, y, *args, **kwargs)

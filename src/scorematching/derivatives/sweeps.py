@@ -29,9 +29,9 @@ from scorematching.derivatives.tracing import (
     Traced,
     Untraceable,
     lift,
-    made,
     name_of,
     on_full,
+    times,
     widen,
 )
 
@@ -59,7 +59,7 @@ class Nodes(Tape):
     ) -> Traced:
         """Remember ``(z, y, f''(z))``."""
         if d2 is not None:
-            self.curved.append((x.p, y, made(d2)))
+            self.curved.append((x.p, y, d2))
         return Traced(y, None, self, x.axis)
 
     def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
@@ -81,7 +81,7 @@ class Squares(Pairing):
         self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
     ) -> Traced:
         """``f'(x)^2`` times the square; it is also what f'' multiplies."""
-        bend = None if d2 is None else lambda: made(d2) * widen(x.u, x.p)[0]
+        bend = None if d2 is None else lambda: times(d2, widen(x.u, x.p)[0])
         return self.emit([x], y, lambda u: d1 * d1 * u, bend, x.axis)
 
     def linear(
@@ -145,7 +145,7 @@ def _noise(tape: Nodes, adjoints: list[Any], signs: Signs) -> list[tuple[Tensor,
     split = len(tape.curved)
     for (z, _, d2), adjoint in zip(tape.curved, adjoints[:split]):
         if adjoint is not None:
-            m, v = adjoint * d2, signs(z)
+            m, v = times(d2, adjoint), signs(z)
             noise.append((z, _root(m) * v, _root(-m) * v))
     for (a, b, _, push), adjoint in zip(tape.products, adjoints[split:]):
         if adjoint is not None:

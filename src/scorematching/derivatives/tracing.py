@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -179,18 +180,19 @@ class Tape:
     ) -> Traced:
         """``y = f(x)`` with first and second derivative d1 and d2.
 
-        ``d2`` is None for zero, or a function that makes it; ``shortcut(y, u, d1 * u)`` is
+        ``d2`` is None for zero, or a function that multiplies by it; ``shortcut(y, u, d1 * u)`` is
         ``d2 * u^2``, cheaper where there is one tangent u.
         """
         u: Any = x.u
         full = u is not None and u.shape[1:] == y.shape
-        bend: Any = None if d2 is None else lambda: made(d2) * mean_square(u)
+        bend: Any = None if d2 is None else lambda: times(d2, mean_square(u))
         if full and shortcut is not None and len(u) == 1:
-            w = d1 * u
-            bend = lambda: shortcut(y, u.squeeze(0), w.squeeze(0))  # noqa: E731
+            one = u.squeeze(0)  # with the axis of M left on, its derivative would be summed over it
+            stretched = d1 * one
+            w, bend = stretched[None], lambda: shortcut(y, one, stretched)
         elif full and self.curves and d2 is not None and isinstance(d1, Tensor):
             w, square = _Stretch.apply(u, d1)
-            bend = lambda: made(d2) * square  # noqa: E731
+            bend = lambda: times(d2, square)  # noqa: E731
         else:
             return self.emit([x], y, lambda t: d1 * t, bend, x.axis)
         return self.emit([x], y, lambda t: w if t is u else d1 * t, bend, x.axis)
@@ -282,9 +284,9 @@ def lift(t: Tensor, ndim: int) -> Tensor:
     return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
 
 
-def made(d2: Any) -> Any:
-    """A second derivative, made now if it was not yet."""
-    return d2() if callable(d2) else d2
+def times(d2: Any, q: Tensor) -> Any:
+    """``d2 * q``, for a second derivative that may be a function that multiplies by it."""
+    return d2(q) if callable(d2) else d2 * q
 
 
 def mean_square(t: Any) -> Tensor:
@@ -333,8 +335,10 @@ def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
     """``sum_j u_j w_j`` over tangents, ``(M, *shape), (M, *shape) -> shape``."""
     if u.is_cuda or not can_look(u):
         return (u * w).sum(0)
-    total = u[0] * w[0]
-    for a, b in zip(u[1:].unbind(0), w[1:].unbind(0)):
+    left = u.unbind(0)
+    right = left if w is u else w.unbind(0)
+    total = left[0] * right[0]
+    for a, b in zip(left[1:], right[1:]):
         total.addcmul_(a, b)
     return total
 
@@ -352,21 +356,32 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     shape_only = name in rules.SHAPE_OF and not isinstance(args[0], Traced)
     if name in rules.CONSTANT or shape_only:
         return func(*plain(args), **plain(kwargs))
-    kink = find_kink(name.rstrip("_") if not name.endswith("__") else name, args, kwargs)
-    lifted = lift_kink(name, args, [x for x in traced if x.kink])
-    tape.kinks += [x.kink for x in traced if x.kink and not lifted]
-    if kink and (_writes(name, kwargs) or name in _SEVERAL):
-        tape.kinks.append(kink)  # nothing will carry it on
+    kink = _follow_kinks(tape, name, traced, args, kwargs)
     in_place, args, kwargs = _out_of_place(name, args, kwargs)
     route, rule = route_and_rule(name)
     tape.operations[name, route] += 1
     y = rule(tape, func, *args, **kwargs)
-    kink = lifted or kink
     if kink and isinstance(y, Traced):
         y.kink = kink
     return traced[0].become(y) if in_place else y
 
 
+def _follow_kinks(
+    tape: Tape, name: str, traced: list[Traced], args: Any, kwargs: dict[str, Any]
+) -> Kink | None:
+    """The kink that an operation's result has, undecided yet; those that are decided are noted."""
+    kinked = [x for x in traced if x.kink]
+    kink = find_kink(name.rstrip("_") if not name.endswith("__") else name, args, kwargs)
+    if not (kinked or kink):
+        return None
+    lifted = lift_kink(name, args, kinked)
+    tape.kinks += [x.kink for x in kinked if x.kink and not lifted]
+    if kink and (_writes(name, kwargs) or name in _SEVERAL):
+        tape.kinks.append(kink)  # nothing will carry it on
+    return lifted or kink
+
+
+@lru_cache(maxsize=1024)
 def name_of(func: Any) -> str:
     """The name of an operation in the tables of `rules`."""
     name = getattr(func, "__name__", str(func))
@@ -375,10 +390,11 @@ def name_of(func: Any) -> str:
 
 def find_traced(args: Any, kwargs: Any) -> list[Traced]:
     """Every traced value among the arguments, one level of lists deep."""
-    found = [a for a in args if isinstance(a, Traced)]
-    found += [a for a in kwargs.values() if isinstance(a, Traced)]
-    for a in args:
-        if isinstance(a, (list, tuple)):
+    found: list[Traced] = []
+    for a in (*args, *kwargs.values()):
+        if isinstance(a, Traced):
+            found.append(a)
+        elif isinstance(a, (list, tuple)):
             found += [b for b in a if isinstance(b, Traced)]
     if not found:
         raise Untraceable("a traced value in a place where none was expected")
@@ -426,6 +442,7 @@ RULES: dict[str, Callable[..., Any]] = {}
 """Operations with a shape of their own: ``rule(tape, func, *args, **kwargs)``; see `structural`."""
 
 
+@lru_cache(maxsize=1024)
 def route_and_rule(name: str) -> tuple[str, Callable[..., Any]]:
     """The route of an operation, as `explain` prints it, and its rule."""
     for route, names, kind in (
