@@ -154,8 +154,8 @@ def softplus_net(widths: list[int]) -> nn.Sequential:
 
 
 CASES = (
-    Case("mlp100", "MLP 3x256, D=100", Mlp, {"dim": 100, "width": 256}, (100,), exact=128, more=3),
-    Case("mlp784", "MLP 3x256, D=784", Mlp, {"dim": 784, "width": 256}, (784,), exact=128, more=2),
+    Case("mlp100", "MLP 3x256, D=100", Mlp, {"dim": 100, "width": 256}, (100,), exact=128, more=8),
+    Case("mlp784", "MLP 3x256, D=784", Mlp, {"dim": 784, "width": 256}, (784,), exact=128, more=4),
     Case(
         "scorenet",
         "score network 3x256, D=100",
