@@ -442,7 +442,6 @@ RULES: dict[str, Callable[..., Any]] = {}
 """Operations with a shape of their own: ``rule(tape, func, *args, **kwargs)``; see `structural`."""
 
 
-@lru_cache(maxsize=1024)
 def route_and_rule(name: str) -> tuple[str, Callable[..., Any]]:
     """The route of an operation, as `explain` prints it, and its rule."""
     for route, names, kind in (
