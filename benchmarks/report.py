@@ -80,6 +80,13 @@ all weights and F for that of the first layer's, a step costs 6 P multiplication
 hand-written DSM, 6 P - F + M (3 P - F) by pairing, 6 P + M (6 P - F) by shared and M (12 P - F)
 by tiled double backward; a test counts them.
 
+Of the M (3 P - F) of pairing, 2 M F are the first layer's, and directions can be drawn so that 2 F
+are left. The loss reads the directions of a point only through the mean of `v_j v_j'`. Let them
+share out one vector of signs, each with its own M-th part of the coordinates, times sqrt(M), and
+zeros elsewhere: that mean has expectation I as before, its variance is `(D - M) / (D - 1)` times
+that of independent signs, and every direction meets its own columns of the first layer alone. This
+is what `Rademacher()`, the default, draws where M > 1.
+
 Two things are in no column. Elementwise work (softplus and its derivatives) is not free. And
 tracing a model in Python takes about half a millisecond per step, whatever its size: for networks
 of a few units, on a CPU, double backward is faster.
@@ -95,7 +102,8 @@ the second is timed: in training, too, the step before was the same one. Ratios 
 than what the column names; "DSM" is hand-written DSM and "tiled" hand-written double backward on
 the same model.
 *Signs* are independent Rademacher directions, the law of torchebm; *balanced* is this library's
-default, Rademacher directions that are orthogonal across the batch; ebmkit has *normal* directions
+default, Rademacher directions that are orthogonal across the batch and share out the coordinates
+of their point; ebmkit has *normal* directions
 only. torchebm has plain SSM only, which costs the same as SSM-VR. Neither peer takes score
 networks.
 """
@@ -199,7 +207,10 @@ def multiplications(model: str, method: str, num: int) -> int:
         return 6 * total
     kind = next(kind for kind in direction if kind in method)
     shared = {"tiled": 0, "shared": 6 * total, "pairing": 6 * total - first}[kind]
-    return shared + num * (direction[kind] * total - first)
+    each = direction[kind] * total - first
+    if kind == "pairing" and num > 1:  # directions that share the coordinates out between them
+        return shared + num * (each - 2 * first) + 2 * first
+    return shared + num * each
 
 
 def times(cpu: dict[str, Any]) -> Iterable[str]:

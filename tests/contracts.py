@@ -311,7 +311,7 @@ class ProjectionContract(FrozenContract):
         """``E[v w'] = 0`` for two directions of a batch: all pairs, summed up coordinate-wise."""
         generator = seeded(6)
         x = points(2, (3,))
-        draws = [member.sample(x, 2, generator=generator).reshape(4, 3) for _ in range(1500)]
+        draws = [member.sample(x, 2, generator=generator).reshape(4, 3) for _ in range(2500)]
         v = torch.stack(draws)
         pairs = torch.stack([v[:, i] * v[:, j] for i, j in itertools.combinations(range(4), 2)], 1)
         assert_mean(pairs, 0.0, detect=0.25)

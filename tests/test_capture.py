@@ -21,6 +21,7 @@ from scorematching import (
     VectorField,
 )
 from scorematching.capture import CapturedStep, compile_step
+from scorematching.derivatives import structural
 from scorematching.models import MLPDensity, ScoreNetwork
 from tests.tolerances import FLOAT32, IDENTITY
 
@@ -209,6 +210,13 @@ def check_compiled(objective: Objective, tolerance: float, dtype: torch.dtype) -
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_flattened_step(objective: Objective) -> None:
     check_compiled(objective, IDENTITY, torch.float64)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_flattened_step_takes_new_directions_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was known about those that the step was recorded with."""
+    monkeypatch.setattr(structural, "WORTH", 0)
+    check_compiled(SlicedScoreMatchingVR(num_projections=2), IDENTITY, torch.float64)
 
 
 def test_noise_that_depends_on_the_model_cannot_be_flattened() -> None:

@@ -61,6 +61,8 @@ from tests.models_zoo import (
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY
 
+INDEPENDENT = Rademacher(orthogonal=False, balanced=False)
+
 SLICED = [
     SlicedScoreMatching(),
     SlicedScoreMatchingVR(),
@@ -144,6 +146,7 @@ def test_denoising_is_score_matching_of_noisy_points(case: Case, control_variate
     [
         SlicedScoreMatching(Rademacher(balanced=False)),
         SlicedScoreMatchingVR(Rademacher(balanced=False), num_projections=2),
+        SlicedScoreMatchingVR(INDEPENDENT, num_projections=2),
         SlicedScoreMatchingVR(Gaussian()),
         SlicedScoreMatchingVR(Sphere(orthogonal=True), num_projections=3),
     ],
@@ -156,7 +159,7 @@ def test_objectives_are_unbiased_with_their_own_noise(objective: Objective) -> N
 @pytest.mark.parametrize("num", [1, 4])
 @pytest.mark.parametrize("law", [SlicedScoreMatching, SlicedScoreMatchingVR])
 def test_directions_are_independent(law: type[SlicedScoreMatching], num: int) -> None:
-    check_directions_are_independent(law(Rademacher(balanced=False), num_projections=num), MLP)
+    check_directions_are_independent(law(INDEPENDENT, num_projections=num), MLP)
 
 
 # The layerwise baselines.

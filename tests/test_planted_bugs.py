@@ -220,7 +220,7 @@ class UnitSphere(Projection):
         return Sphere()._groups(like, groups, size, d, generator) / d**0.5
 
 
-IID = Rademacher(balanced=False)
+IID = Rademacher(orthogonal=False, balanced=False)
 
 BROKEN_OBJECTIVES: list[tuple[Objective, Check]] = [
     (DroppedHalf(), check_against_oracle),

@@ -24,6 +24,7 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching import projections
+from scorematching._shares import deal, noted
 from tests.contracts import combinations, seeded
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY
@@ -38,9 +39,9 @@ def points(n: int, d: int) -> Tensor:
 
 
 def draws(law: sm.Projection, trials: int, n: int, d: int, num: int, seed: int) -> Tensor:
-    """Independent draws ``(trials, M, N, D)``; without balance one call holds many of them."""
+    """Independent draws ``(trials, M, N, D)``; one call holds many where points go alone."""
     generator = seeded(seed)
-    if law.balanced:
+    if law.balanced or (isinstance(law, sm.Rademacher) and law.orthogonal):
         return torch.stack([law.sample(points(n, d), num, generator) for _ in range(trials)])
     v = law.sample(points(trials * n, d), num, generator)
     return v.reshape(num, trials, n, d).transpose(0, 1)
@@ -201,6 +202,101 @@ def test_blocks_are_independent_of_each_other() -> None:
     assert_mean(agreement, 0.25, detect=0.1)
 
 
+# Signs that are shared out.
+
+
+def every_deal(monkeypatch: pytest.MonkeyPatch, d: int, num: int, w: Tensor) -> Tensor:
+    """`deal` at every outcome of its random numbers, all equally likely: ``(T, M, N, D)``."""
+    keys: list[Tensor] = []
+    monkeypatch.setattr(torch, "rand", lambda size, **_: keys.pop())
+    turns = itertools.permutations(range(num)) if d % num else [()]
+    dealt = []
+    for order, turn in itertools.product(itertools.permutations(range(d)), turns):
+        keys[:] = [torch.tensor(k) for k in (turn, order) if k]
+        dealt.append(deal(w, num, None))
+        assert not keys
+    return torch.stack(dealt)
+
+
+DEALS = [(2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(("d", "num"), DEALS)
+def test_shares_have_the_right_moments(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
+    """``E[v_j v_j'] = I`` for every j, and the mean over j has ones on its diagonal for sure."""
+    signs = torch.tensor(all_signs(d), dtype=torch.float64)
+    v = every_deal(monkeypatch, d, num, signs)
+    products = torch.einsum("tjna,tjnb->tjnab", v, v)
+    assert_relative(products.mean((0, 2)) - torch.eye(d, dtype=torch.float64), 0.0, 1.0)
+    assert_relative(products.mean(1).diagonal(dim1=-2, dim2=-1), 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("d", "num"), [(d, num) for d, num in DEALS if d % num == 0])
+def test_variance_of_shares(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
+    """Enumerated: ``(D - M) / (D - 1) / M`` times that of one vector of signs; zero for M = D."""
+    signs = torch.tensor(all_signs(d), dtype=torch.float64)
+    (a,) = symmetric(1, d, seed=3)
+    v = every_deal(monkeypatch, d, num, signs)
+    values = torch.einsum("tjna,ab,tjnb->tjn", v, a, v).mean(1)
+    iid = variance_iid(a[None])
+    assert float(values.mean()) == pytest.approx(float(a.trace()), rel=1e-10)
+    variance = float(values.var(correction=0))
+    assert variance == pytest.approx((d - num) / (d - 1) / num * iid, rel=1e-10, abs=1e-12 * iid)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_variance_of_the_drawn_shares(balanced: bool) -> None:
+    """The same, met by the generator for a batch of one: D = 6, M = 3."""
+    d, num, trials = 6, 3, 4000
+    a = symmetric(1, d, seed=4)
+    truth = (d - num) / (d - 1) / num * variance_iid(a)
+    v = draws(sm.Rademacher(balanced=balanced), trials, 1, d, num, seed=5)[:, :, 0]
+    values = torch.einsum("tja,ab,tjb->tj", v, a[0], v).mean(1)
+    assert_mean(values, float(a[0].trace()), detect=truth**0.5)
+    assert_mean((values - a[0].trace()).square(), truth, detect=0.4 * truth)
+
+
+@pytest.mark.parametrize("num", [2, 4, 8])
+def test_shares_of_a_balanced_batch_cancel(num: int) -> None:
+    """``sum_ij v_ij v_ij'`` is a multiple of I to rounding for N a multiple of K, as for M = 1."""
+    n = d = 8
+    v = sm.Rademacher().sample(points(n, d), num, seeded())
+    total = torch.einsum("jna,jnb->ab", v, v)
+    assert_relative(total - n * num * torch.eye(d, dtype=v.dtype), 0.0, n * num)
+
+
+@pytest.mark.parametrize(("d", "num"), [*DEALS, (100, 16), (31, 7)])
+def test_layers_see_shares_as_they_see_directions(d: int, num: int) -> None:
+    """``W v_j`` and its gradient in W, by parts and with all the zeros."""
+    v = sm.Rademacher().sample(points(5, d), num, seeded())
+    shares = noted(v)
+    assert shares is not None
+    w = torch.randn(3, d, generator=seeded(1), dtype=torch.float64, requires_grad=True)
+    g = torch.randn(num, 5, 3, generator=seeded(2), dtype=torch.float64)
+    parts, whole = shares.through(w), v @ w.T
+    assert_relative((parts - whole).detach(), 0.0, d)
+    (by_parts,), (by_whole,) = (torch.autograd.grad(y, w, g) for y in (parts, whole))
+    assert_relative(by_parts - by_whole, 0.0, d)
+
+
+def test_a_note_does_not_outlive_what_it_says() -> None:
+    """Directions that are changed, differentiated or made anew are taken as they come."""
+    x = points(4, 6)
+    v = sm.Rademacher().sample(x, 3, seeded())
+    shares = noted(v)
+    assert shares is not None and torch.equal(shares.directions(), v)
+    for other in (v.clone(), v[:2], v.to(torch.float32), v.detach().requires_grad_()):
+        assert noted(other) is None
+    v[0, 0, 0] += 1.0
+    assert noted(v) is None
+    with torch.inference_mode():
+        assert noted(sm.Rademacher().sample(x, 3, seeded())) is None
+    for law in (sm.Rademacher(orthogonal=False), sm.Gaussian(), sm.Sphere(orthogonal=True)):
+        assert noted(law.sample(x, 3, seeded())) is None
+    for num in (1, 7):  # nothing to share, or not enough
+        assert noted(sm.Rademacher().sample(x, num, seeded())) is None
+
+
 # Sphere and Gaussian.
 
 
@@ -216,6 +312,11 @@ def test_form_of_every_draw(n: int, d: int, num: int, law: Any, seed: int) -> No
     """Shape; support of the law; orthogonality within every block that was promised."""
     v = law.sample(points(n, d), num, generator=seeded(seed))
     assert v.shape == (num, n, d)
+    if isinstance(law, sm.Rademacher) and law.orthogonal and 1 < num <= d:
+        assert_relative(v.square().mean(0), 1.0, 1.0)  # M in one of M places
+        assert torch.equal((v != 0).sum(0), torch.ones(n, d, dtype=torch.long))
+        assert_shares_are_equal(v)
+        return
     if isinstance(law, sm.Rademacher):
         assert torch.equal(v.abs(), torch.ones_like(v))
     if isinstance(law, sm.Sphere):
@@ -227,6 +328,14 @@ def test_form_of_every_draw(n: int, d: int, num: int, law: Any, seed: int) -> No
             for block in v[:, i].split(d):
                 assert_orthogonal(block)
     assert orthogonal_pairs(v.transpose(0, 1).reshape(-1, d)) >= promised_pairs(law, n, d, num)
+
+
+def assert_shares_are_equal(v: Tensor) -> None:
+    """All points are dealt out alike, and no direction has two coordinates more than another."""
+    mine = v != 0
+    assert bool((mine == mine[:, :1]).all())
+    counts = mine[:, 0].sum(-1)
+    assert int(counts.max() - counts.min()) <= 1
 
 
 def promised_pairs(law: sm.Projection, n: int, d: int, num: int) -> int:
@@ -275,11 +384,12 @@ def test_options_leave_the_law_of_one_direction(
     """Fourth moments of the first and the last direction of a batch, which tell the laws apart.
 
     ``E[v_a^4]`` is 1 for signs, 3 for normals, ``3 D / (D + 2)`` on the sphere; ``E[v_a^2 v_b^2]``
-    is 1, 1 and ``D / (D + 2)``.
+    is 1, 1 and ``D / (D + 2)``. Signs that are shared out between M directions have M, and
+    M^2 times the chance of 1/6 that a direction has both of two coordinates out of three.
     """
     d, num = 3, 2
     fourth, mixed = {
-        sm.Rademacher: (1.0, 1.0),
+        sm.Rademacher: (2.0, 4 / 6) if orthogonal else (1.0, 1.0),
         sm.Gaussian: (3.0, 1.0),
         sm.Sphere: (3 * d / (d + 2), d / (d + 2)),
     }[law]

@@ -180,7 +180,7 @@ def test_laws_are_told_apart_by_what_they_cannot_see(dtype: torch.dtype) -> None
         ours = [row for row in rows if row.objective == "SlicedScoreMatchingVR"]
         return {row.projection for row in ours if row.loss_variance == 0}
 
-    signs = {"Rademacher iid", "Rademacher balanced", "Rademacher orthogonal"}
+    signs = {"Rademacher iid", "Rademacher both", "Rademacher orthogonal"}
     scale = DIAGONAL.to(dtype)
     assert quiet(lambda x: -(scale * x.square()).sum(-1)) == signs
     assert quiet(lambda x: -x.square().sum(-1)) == signs | {"Sphere iid"}
@@ -250,7 +250,7 @@ def test_rows_cover_every_law_and_number(report: VarianceReport) -> None:
     assert len({(row.projection, row.num_projections) for row in own}) == 2 * len(LAWS)
     (relative,) = [row for row in report.rows if row not in own]
     assert (relative.objective, relative.num_projections) == ("SlicedScoreMatchingVR", 1)
-    assert relative.projection == report.projection == "Rademacher balanced"
+    assert relative.projection == report.projection == "Rademacher both"
 
 
 def test_derived_numbers_follow_from_the_measured(report: VarianceReport) -> None:
@@ -377,7 +377,7 @@ def test_prints_a_table_where_there_is_no_terminal(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert printed == f"{report}\n"
     table = printed.splitlines()[3:]
-    assert sum(line.startswith("Rademacher balanced") for line in table) == 3
+    assert sum(line.startswith("Rademacher both") for line in table) == 3
     lines = [line for line in table if line.startswith(("Rademacher", "Gaussian", "Sphere"))]
     assert len({len(line) for line in lines}) == 1  # aligned
     assert sum("*" in line for line in lines) == 1

@@ -1,8 +1,8 @@
 """Laws of random directions: what sliced score matching projects on.
 
 Every law has ``E[v v'] = I``, so that ``E[v' A v] = tr A`` and ``E[(v.s)^2] = |s|^2``; the sphere
-therefore has radius sqrt(D). Directions that are drawn together may be made mutually orthogonal
-without touching the law of any one of them, which lowers the variance of their average:
+therefore has radius sqrt(D). Directions that are drawn together may be made mutually orthogonal,
+which lowers the variance of their average:
 
 ==================  =========================================================  ===============
 option              who shares a group of mutually orthogonal directions       groups x size
@@ -13,7 +13,8 @@ option              who shares a group of mutually orthogonal directions       g
 both                whole points, as many as fit in one orthogonal block       N/k x k M
 ==================  =========================================================  ===============
 
-A group larger than a block is several blocks, independent of each other.
+A group larger than a block is several blocks, independent of each other. None of this touches the
+law of any one direction, with one exception: orthogonal signs, for which see `Rademacher`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_flag, check_generator, check_points
 from scorematching._shapes import dimension
+from scorematching._shares import deal
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,19 @@ class Projection(ABC):
 class Rademacher(Projection):
     """The uniform law on {-1, 1}^D, the default: least variance of ``v' A v`` among these laws.
 
-    Orthogonal directions are rows of a Hadamard matrix under random column signs. The signs alone
+    Balanced directions are rows of a Hadamard matrix under random column signs. The signs alone
     make each row exactly uniform; D random columns of the K x K matrix (K = D rounded up to a
     power of two) give any two rows the least favourable product ``-1/(K-1)`` on average, so a
     balanced batch is never noisier than an independent one by more than that, and is far quieter
     where the Hessian varies little from point to point. Cost: one product of N x log2 K bits.
 
+    Orthogonal directions of one point, if it has several and no more than D, share out one vector
+    of signs: each has a random M-th part of the coordinates, times sqrt(M), and zeros elsewhere.
+    Their mean has ``(D - M) / (D - 1)`` times the variance of independent signs, and a linear
+    layer that reads the points takes them at the price of one.
+
     Args:
-        orthogonal: make the M directions of one point mutually orthogonal (exactly where D is a
-            power of two, on average otherwise).
+        orthogonal: make the M directions of one point mutually orthogonal.
         balanced: make the directions orthogonal across the batch.
 
     Example:
@@ -118,9 +124,18 @@ class Rademacher(Projection):
         >>> v = Rademacher().sample(x)[0]
         >>> torch.equal(v.T @ v, 8 * torch.eye(4, dtype=torch.float64))
         True
+        >>> Rademacher().sample(x, num=4).square().sum(0)[0].tolist()
+        [4.0, 4.0, 4.0, 4.0]
     """
 
+    orthogonal: bool = True
     balanced: bool = True
+
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        if not self.orthogonal or not 1 < num <= dimension(x):
+            return super().draw(x, num, generator)
+        return deal(super().draw(x, 1, generator)[0], num, generator)
 
     def _block(self, d: int) -> int:
         return 1 << (d - 1).bit_length()

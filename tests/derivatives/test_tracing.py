@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching import LogDensityField, VectorField
+from scorematching import LogDensityField, Rademacher, VectorField
+from scorematching._shares import Shares
+from scorematching.derivatives import structural
 from scorematching.derivatives.tracing import Tape, _Stretch
 from tests import oracles
 from tests.derivatives.ways import WAYS, Bank, Way
@@ -269,6 +271,45 @@ def test_a_first_layer_of_images() -> None:
         return torch.sin(F.linear(x, bank(5, 4), bank(5))).sum((1, 2)) * bank(1)[0]
 
     assert_answers(by_field(f, x, v, route="traced"), by_oracle(f, x, v), bank)
+
+
+# ------------------------------------------------------------------ shared coordinates
+
+BY_PARTS: dict[str, tuple[int, Callable[[Tensor, Bank], Tensor]]] = {
+    "linear": (1, lambda x, w: torch.sin(F.linear(x.flatten(1), w(5, 8), w(5)))),
+    "two at once": (
+        2,
+        lambda x, w: torch.sin(F.linear(x.flatten(1), w(5, 8))) * F.linear(x.view(-1, 8), w(5, 8)),
+    ),
+    "scaled first": (0, lambda x, w: torch.sin(F.linear(3 * x.flatten(1), w(5, 8)))),
+    "along the last axis": (0, lambda x, w: torch.sin(F.linear(x, w(5, 4))).flatten(1)),
+    "folded": (0, lambda x, w: torch.sin(F.linear(x.reshape(-1, 4), w(5, 4))).reshape(len(x), -1)),
+}
+"""How many layers read the points themselves, and a model."""
+
+
+@pytest.mark.parametrize("model", BY_PARTS)
+@pytest.mark.parametrize("num", [2, 3, 8])
+def test_layers_take_directions_by_parts(
+    monkeypatch: pytest.MonkeyPatch, model: str, num: int
+) -> None:
+    bank, x = Bank(), normal(3, 2, 4, generator=torch.Generator().manual_seed(0))
+    v = Rademacher().sample(x, num, torch.Generator().manual_seed(1))
+    layers, features = BY_PARTS[model]
+    calls, through = [], Shares.through
+
+    def counted(self: Shares, weight: Tensor) -> Tensor:
+        calls.append(weight.shape)
+        return through(self, weight)
+
+    def f(x: Tensor) -> Tensor:
+        return features(x, bank).sum(1) * bank(1)[0]
+
+    monkeypatch.setattr(Shares, "through", counted)
+    monkeypatch.setattr(structural, "WORTH", 0)
+    by_parts = by_field(f, x, v, route="traced")
+    assert len(calls) == layers
+    assert_answers(by_parts, by_oracle(f, x, v), bank)
 
 
 # --------------------------------------------------------------------------- row spaces

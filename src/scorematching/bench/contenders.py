@@ -18,7 +18,7 @@ PEERS = {"torchebm": ("torchebm.losses", "0.8.9"), "ebmkit": ("ebm.losses", "0.1
 """Import name and the version that the committed numbers belong to."""
 
 SIGMA = 0.1
-IID = sm.Rademacher(balanced=False)
+IID = sm.Rademacher(orthogonal=False, balanced=False)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scorematching._shares import WORTH, note, noted
 from scorematching.derivatives import composed, rules
 from scorematching.derivatives.tracing import (
     RULES,
@@ -81,7 +82,13 @@ def _reshape(tape: Tape, func: Any, x: Traced, *args: Any, **kwargs: Any) -> Any
     axis = 0 if x.axis == 0 and y.ndim and y.shape[0] % tape.num_points == 0 else None
     if x.axis is not None and axis is None:
         axis = _axis_after_reshape(x.p.shape, y.shape, x.axis)
-    return _selection(tape, x, y, lambda t: t.reshape(t.shape[0], *y.shape), axis)
+    same_points = axis == 0 and y.shape[0] == x.p.shape[0]
+
+    def push(t: Tensor) -> Tensor:
+        reshaped = t.reshape(t.shape[0], *y.shape)
+        return note(reshaped, noted(t)) if same_points else reshaped
+
+    return _selection(tape, x, y, push, axis)
 
 
 def _axis_after_reshape(before: torch.Size, after: torch.Size, axis: int) -> int | None:
@@ -346,6 +353,9 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
     axis = None if x.axis == x.p.ndim - 1 else x.axis
 
     def push(t: Tensor, w: Tensor = weight) -> Tensor:
+        shares = noted(t)
+        if shares is not None and t.ndim == 3 and t.numel() * len(w) >= WORTH:
+            return shares.through(w)
         return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
 
     return tape.linear(x, y, push, axis, lambda t: push(t, weight.square()), shared=True)

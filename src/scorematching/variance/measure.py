@@ -21,9 +21,9 @@ from scorematching.projections import Gaussian, Projection, Rademacher, Sphere
 from scorematching.variance.report import VarianceReport, VarianceRow, quotient, ratio
 
 LAWS: tuple[Projection, ...] = (
+    Rademacher(orthogonal=False, balanced=False),
+    Rademacher(),
     Rademacher(balanced=False),
-    Rademacher(balanced=True),
-    Rademacher(balanced=False, orthogonal=True),
     Gaussian(),
     Sphere(),
 )
@@ -299,9 +299,10 @@ def _copy_of_default(x: Tensor) -> torch.Generator:
 
 
 def _label(projection: Projection) -> str:
-    """A short name, such as "Rademacher balanced"."""
-    options = [name for name in ("balanced", "orthogonal") if getattr(projection, name)]
-    return " ".join([type(projection).__name__, *(options or ["iid"])])
+    """A short name, such as "Rademacher balanced"; with both options "Rademacher both"."""
+    names = {(False, False): "iid", (True, False): "orthogonal", (False, True): "balanced"}
+    option = names.get((projection.orthogonal, projection.balanced), "both")
+    return f"{type(projection).__name__} {option}"
 
 
 def _check_arguments(objective: Any, x: Any, num_projections: Any, repeats: Any) -> None:
