@@ -48,9 +48,12 @@ class Shares:
     def through(self, weight: Tensor) -> Tensor:
         """``W v_j`` for weights ``(out, D)``: ``(M, N, out)``, without a product by zero."""
         (n, d), (m, k) = self.whole.shape, self.taken.shape
-        flat = self.taken.flatten()
-        parts = F.pad(self.whole, (0, 1)).index_select(1, flat).view(n, m, k).transpose(0, 1)
-        result: Tensor = _ByParts.apply(weight, parts, flat.clamp(max=d - 1), flat.argsort()[:d])
+        whole, flat = self.whole, self.taken.flatten()
+        columns, place = flat, flat.argsort()
+        if m * k > d:  # some have none in their last place
+            whole, columns, place = F.pad(whole, (0, 1)), flat.clamp(max=d - 1), place[:d]
+        parts = whole.index_select(1, flat).view(n, m, k).transpose(0, 1)
+        result: Tensor = _ByParts.apply(weight, parts, columns, place)
         return result
 
 
@@ -62,16 +65,16 @@ class _ByParts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, parts: Tensor, taken: Tensor, place: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, parts: Tensor, columns: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(parts, place)
         m, _, k = parts.shape
-        return torch.bmm(parts, weight.index_select(1, taken).view(-1, m, k).permute(1, 2, 0))
+        return torch.bmm(parts, weight.index_select(1, columns).view(-1, m, k).permute(1, 2, 0))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         parts, place = ctx.saved_tensors
-        columns = torch.bmm(parts.transpose(1, 2), grads[0]).flatten(0, 1)
-        return columns.index_select(0, place).t(), None, None, None
+        gathered = torch.bmm(parts.transpose(1, 2), grads[0]).flatten(0, 1)
+        return gathered.index_select(0, place).t(), None, None, None
 
 
 def deal(w: Tensor, num: int, generator: torch.Generator | None) -> Tensor:

@@ -77,8 +77,10 @@ class Projection(ABC):
         size = self._group_size(n, num, d)
         groups = -(-n * num // size)
         # Half precision has neither QR nor exact small integers; directions are drawn above it.
-        like = x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
+        like = x if x.element_size() >= 4 else x.new_empty(0, dtype=torch.float32)
         v = self._groups(like, groups, size, d, generator).to(x.dtype)
+        if num == 1:
+            return _cut(v.reshape(-1, d), 0, n).reshape(1, *x.shape)
         return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
 
     def _group_size(self, n: int, num: int, d: int) -> int:
@@ -148,12 +150,12 @@ class Rademacher(Projection):
         blocks = -(-size // rows)
         signs = random_signs(like, (groups, blocks, 1, d), generator)
         if rows == 1:
-            return signs.reshape(groups, -1, d)[:, :size]
+            return _cut(signs.reshape(groups, -1, d), 1, size)
         # Sorting random keys, unlike randperm, can be recorded in a CUDA graph.
         keys = torch.rand(order, generator=generator, device=like.device)
         columns = keys.argsort()[:d]
         pattern = _hadamard(rows, order, columns, like)
-        return (pattern * signs).reshape(groups, -1, d)[:, :size]
+        return _cut((pattern * signs).reshape(groups, -1, d), 1, size)
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,11 @@ class Gaussian(Projection):
             return _normal(like, (groups, 1, d), generator)
         length = _normal(like, (groups, size, d), generator).norm(dim=-1, keepdim=True)
         return length * _unit_directions(like, groups, size, d, generator)
+
+
+def _cut(v: Tensor, dim: int, length: int) -> Tensor:
+    """The first entries along an axis: itself where there are no more, which costs nothing."""
+    return v if v.shape[dim] == length else v.narrow(dim, 0, length)
 
 
 def random_signs(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

@@ -53,9 +53,17 @@ class Tangents(Tape):
     differentiates = True
 
     def emit(
-        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        act: Push,
+        bend: Bend | None,
+        axis: int | None,
+        trailing: bool = False,
     ) -> Traced:
         """Push the tangents forward."""
+        if trailing and inputs[0].one is not None:
+            return Traced(y, None, self, axis, one=act(inputs[0].one))
         return Traced(y, act(*[x.u for x in inputs]), self, axis)
 
     def generic(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
@@ -119,7 +127,13 @@ class Pairing(Tangents):
         return y
 
     def emit(
-        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        act: Push,
+        bend: Bend | None,
+        axis: int | None,
+        trailing: bool = False,
     ) -> Traced:
         """Push the tangents forward, and remember ``(y, phi''[u, u])``."""
         if bend is not None:
@@ -127,7 +141,7 @@ class Pairing(Tangents):
                 raise Untraceable("an operation after which the batch axis is lost")
             self.outputs.append(y)
             self.bends.append((bend(), axis))
-        return super().emit(inputs, y, act, bend, axis)
+        return super().emit(inputs, y, act, bend, axis, trailing)
 
     def pair(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """The score and ``sum_i <lambda_i, phi_i''[u_i, u_i]>``, in one reverse pass."""
@@ -164,10 +178,16 @@ class Jet(Tangents):
     curves = True
 
     def emit(
-        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        act: Push,
+        bend: Bend | None,
+        axis: int | None,
+        trailing: bool = False,
     ) -> Traced:
         """Push the tangents and the second derivative forward."""
-        z = super().emit(inputs, y, act, bend, axis)
+        z = super().emit(inputs, y, act, bend, axis, trailing)
         if any(x.s is not None for x in inputs):
             z.s = act(*[_stacked(x) for x in inputs])[0]
         if bend is not None:

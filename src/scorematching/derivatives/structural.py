@@ -358,7 +358,8 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
             return shares.through(w)
         return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
 
-    return tape.linear(x, y, push, axis, lambda t: push(t, weight.square()), shared=True)
+    square = lambda t: push(t, weight.square())  # noqa: E731
+    return tape.linear(x, y, push, axis, square, shared=True, trailing=True)
 
 
 def _einsum(tape: Tape, func: Any, equation: str, *operands: Any) -> Any:

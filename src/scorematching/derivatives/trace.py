@@ -46,7 +46,13 @@ class Survey(Tape):
         return super().affine(x, weight, bias)
 
     def emit(
-        self, inputs: Any, y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self,
+        inputs: Any,
+        y: Tensor,
+        act: Push,
+        bend: Bend | None,
+        axis: int | None,
+        trailing: bool = False,
     ) -> Traced:
         """Count y."""
         self.numbers += y.numel()

@@ -40,6 +40,7 @@ class Traced:
     Attributes:
         p: its value.
         u: tangents ``(M, *p.shape)``, or broadcastable to that; None on tapes that carry none.
+        one: the tangent without its first axis, ``p.shape``, where there is one; None elsewhere.
         s: mean second derivative along the directions, on tapes that carry it.
         tape: what is being recorded.
         axis: the axis of p that runs over the N points (N times c rows in their order, where a
@@ -48,7 +49,7 @@ class Traced:
         viewed: whether another value may share its memory, so that it cannot change in place.
     """
 
-    __slots__ = ("axis", "kink", "p", "s", "tape", "u", "viewed")
+    __slots__ = ("_one", "_u", "axis", "kink", "p", "s", "tape", "viewed")
 
     def __init__(
         self,
@@ -57,10 +58,27 @@ class Traced:
         tape: Tape,
         axis: int | None,
         s: Tensor | None = None,
+        one: Tensor | None = None,
     ) -> None:
-        self.p, self.u, self.tape, self.axis, self.s = p, t, tape, axis, s
+        self.p, self._u, self.tape, self.axis, self.s = p, t, tape, axis, s
+        self._one = one
         self.kink: Kink | None = None
         self.viewed = False
+
+    @property
+    def u(self) -> Any:
+        """Tangents ``(M, *p.shape)``."""
+        if self._u is None and self._one is not None:
+            self._u = self._one[None]
+        return self._u
+
+    @property
+    def one(self) -> Tensor | None:
+        """The tangent, where there is one."""
+        u = self._u
+        if self._one is None and u is not None and len(u) == 1 and u.shape[1:] == self.p.shape:
+            self._one = u.squeeze(0)
+        return self._one
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -95,8 +113,8 @@ class Traced:
         """Change in place, for every name that this value has."""
         if self.viewed or value.p.shape != self.p.shape:
             raise Untraceable("a change in place that other values may see")
-        self.p, self.u, self.s, self.axis = value.p, value.u, value.s, value.axis
-        self.kink = value.kink
+        self.p, self._u, self._one, self.s = value.p, value._u, value._one, value.s
+        self.axis, self.kink = value.axis, value.kink
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -158,7 +176,13 @@ class Tape:
         self.random: list[str] = []
 
     def emit(
-        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        act: Push,
+        bend: Bend | None,
+        axis: int | None,
+        trailing: bool = False,
     ) -> Traced:
         """``y``, made from traced inputs.
 
@@ -168,6 +192,8 @@ class Tape:
             act: the operation's derivative, on tangents of the inputs ``(M, ...)``.
             bend: its mean second derivative along the inputs' tangents; None where that is zero.
             axis: the batch axis of y.
+            trailing: whether act leaves leading axes alone, so that it takes a single tangent
+                without one.
         """
         return Traced(y, None, self, axis)
 
@@ -183,19 +209,20 @@ class Tape:
         ``d2`` is None for zero, or a function that multiplies by it; ``shortcut(y, u, d1 * u)`` is
         ``d2 * u^2``, cheaper where there is one tangent u.
         """
-        u: Any = x.u
-        full = u is not None and u.shape[1:] == y.shape
-        bend: Any = None if d2 is None else lambda: times(d2, mean_square(u))
-        if full and shortcut is not None and len(u) == 1:
-            one = u.squeeze(0)  # with the axis of M left on, its derivative would be summed over it
-            stretched = d1 * one
-            w, bend = stretched[None], lambda: shortcut(y, one, stretched)
-        elif full and self.curves and d2 is not None and isinstance(d1, Tensor):
+        one, u = x.one, x._u
+        known: Any = one if one is not None else u
+        bend: Any = None if d2 is None else lambda: times(d2, mean_square(x.u))
+        if one is not None:
+            w: Any = d1 * one
+            if shortcut is not None:
+                bend = lambda: shortcut(y, one, w)  # noqa: E731
+        elif u is not None and u.shape[1:] == y.shape and self.curves and isinstance(d1, Tensor):
             w, square = _Stretch.apply(u, d1)
-            bend = lambda: times(d2, square)  # noqa: E731
+            bend = bend and (lambda: times(d2, square))
         else:
-            return self.emit([x], y, lambda t: d1 * t, bend, x.axis)
-        return self.emit([x], y, lambda t: w if t is u else d1 * t, bend, x.axis)
+            known = w = None
+        act = lambda t: w if t is known else d1 * t  # noqa: E731
+        return self.emit([x], y, act, bend, x.axis, trailing=True)
 
     def linear(
         self,
@@ -205,13 +232,15 @@ class Tape:
         axis: int | None,
         square: Push | None = None,
         shared: bool = False,
+        trailing: bool = False,
     ) -> Traced:
         """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
 
         ``square`` is None where they are not known. Where A does the same to every point
-        (``shared``), so it may to tangents that are the same for all, and they stay small.
+        (``shared``), so it may to tangents that are the same for all, and they stay small. For
+        ``trailing`` see `emit`.
         """
-        return self.emit([x], y, push if shared else on_full(push, x), None, axis)
+        return self.emit([x], y, push if shared else on_full(push, x), None, axis, trailing)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
         """``y = a + scale * b`` with broadcasting."""
@@ -417,7 +446,8 @@ def _out_of_place(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[bool, A
     if _writes(name, kwargs):
         raise Untraceable(f"{name}: writes in place")
     in_place = bool(kwargs.get("inplace"))
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("out", "inplace")}
+    if kwargs:
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("out", "inplace")}
     if len(args) > _INPLACE.get(name, len(args)) and args[-1] is True:
         in_place, args = True, (*args[:-1], False)
     return in_place, args, kwargs
