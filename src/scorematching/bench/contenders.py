@@ -68,7 +68,7 @@ def versions() -> dict[str, str | None]:
 
 
 def ours(model: Any, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
-    """This library: its default law, and at M = 1 independent signs, the law of torchebm."""
+    """This library: its default law, and independent signs, the law of torchebm."""
 
     def make(objective: sm.Objective, name: str, law: str, num: int) -> Contender:
         return Contender("ours", name, law, num, lambda: objective(model, x).mean())
@@ -76,7 +76,8 @@ def ours(model: Any, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
     yield make(sm.DenoisingScoreMatching(sigma=SIGMA), "DSM", "", 0)
     for num in nums:
         yield make(sm.SlicedScoreMatchingVR(num_projections=num), "SSM-VR", "balanced", num)
-    yield make(sm.SlicedScoreMatchingVR(IID), "SSM-VR", "signs", 1)
+    for num in nums:
+        yield make(sm.SlicedScoreMatchingVR(IID, num), "SSM-VR", "signs", num)
     yield make(sm.SlicedScoreMatching(IID), "SSM", "signs", 1)
 
 

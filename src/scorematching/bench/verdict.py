@@ -38,16 +38,18 @@ def _sliced(rows: list[Row], model: str) -> list[Row]:
         return _seconds(rows, "objectives", model, library, objective, num, law=law)
 
     mine = {num: t("ours", "SSM-VR", num, "balanced") for num in (1, 5, 16)}
-    even = t("ours", "SSM-VR", 1, "signs")
+    even = {num: t("ours", "SSM-VR", num, "signs") for num in (1, 5, 16)}
     return [
         *_ratio(model, "SSM-VR M=1 / torchebm M=1", mine[1], t("torchebm", "SSM", 1), 0.75, aimed),
-        *_ratio(model, "the same, equal law (signs)", even, t("torchebm", "SSM", 1), None),
+        *_ratio(model, "the same, equal law (signs)", even[1], t("torchebm", "SSM", 1), None),
         *_ratio(model, "SSM-VR M=1 / bare double backward", mine[1], t("bare", "SSM-VR", 1), None),
         *_ratio(model, "SSM-VR M=1 / DSM (bare)", mine[1], t("bare", "DSM", 0), 1.7, aimed),
         *_ratio(model, "SSM-VR M=1 / DSM (ours)", mine[1], t("ours", "DSM", 0), 1.7, aimed),
         *_ratio(model, "SSM-VR M=16 / DSM (bare)", mine[16], t("bare", "DSM", 0), 7.0, aimed),
         *_ratio(model, "SSM-VR M=16 / DSM (ours)", mine[16], t("ours", "DSM", 0), 7.0, aimed),
+        *_ratio(model, "SSM-VR M=16 / DSM (bare), signs", even[16], t("bare", "DSM", 0), None),
         *_speedup(model, "torchebm default / SSM-VR M=5", t("torchebm", "SSM", 5), mine[5], aimed),
+        *_speedup(model, "the same, equal law (signs)", t("torchebm", "SSM", 5), even[5], False),
     ]
 
 
