@@ -313,7 +313,8 @@ def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
     yield (
         f"{gpu['rows'][0]['about']}; whole training steps with fused Adam, tf32 products.\n"
         "Eagerly, launching the operations takes longer than running them; captured as one CUDA\n"
-        "graph (`scorematching.capture.CapturedStep`) the counts above show again.\n"
+        "graph (`CapturedStep`) the counts above show again. Compiled (`compile_step`) there are\n"
+        "half as many operations to launch; *both* is `compile_step(..., captured=True)`.\n"
     )
     units = {
         row["mode"]: row["seconds"]["median"]

@@ -193,23 +193,27 @@ OBJECTIVES: list[Objective] = [
 ]
 
 
-def check_compiled(objective: Objective, tolerance: float, dtype: torch.dtype) -> None:
-    ours, theirs = density(dtype=dtype), density(dtype=dtype)
-    optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (ours, theirs)]
-    xs = batches(4, dtype=dtype)
-    generator = torch.Generator()
-    step = compile_step(ours, objective, optimizers[0], xs[0], generator=generator)
+def check_compiled(
+    objective: Objective, tolerance: float, dtype: torch.dtype, device: str = "cpu", **options: bool
+) -> None:
+    ours, theirs = density(device, dtype), density(device, dtype)
+    on_gpu = {"capturable": True} if device == "cuda" else {}
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.01, **on_gpu) for m in (ours, theirs)]
+    xs = batches(8, device=device, dtype=dtype)
+    generator = torch.Generator(device)
+    step = compile_step(ours, objective, optimizers[0], xs[0], generator=generator, **options)
     generator.manual_seed(2)  # whatever noise was drawn to record the step
     losses = [step(x) for x in xs]
-    expected, _ = by_hand(theirs, objective, optimizers[1], xs, generator=seeded(2))
+    expected, _ = by_hand(theirs, objective, optimizers[1], xs, generator=seeded(2, device))
     assert_near(losses, expected, tolerance)
     assert_near(ours.parameters(), theirs.parameters(), tolerance)
 
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
-def test_flattened_step(objective: Objective) -> None:
-    check_compiled(objective, IDENTITY, torch.float64)
+@pytest.mark.parametrize("captured", [False, True])
+def test_flattened_step(objective: Objective, captured: bool) -> None:
+    check_compiled(objective, IDENTITY, torch.float64, captured=captured)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -326,11 +330,37 @@ def test_captured_equals_eager(options: dict[str, float]) -> None:
         generator=seeded(2, "cuda"),
         **options,
     )
-    assert len(step._recorded) == 1
+    assert len(step._replayed.recorded) == 1
     assert_near(losses, expected, 1e-9)
     assert_near(ours.parameters(), theirs.parameters(), 1e-9)
     if "ema_decay" in options:
         assert_near(step.average, average, 1e-9)
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_compiled_and_captured_equals_eager(objective: Objective) -> None:
+    check_compiled(objective, FLOAT32, torch.float32, "cuda", captured=True)
+
+
+@pytest.mark.gpu
+@GPU
+def test_compiled_and_captured_at_a_new_learning_rate_and_another_shape() -> None:
+    xs, rates = batches(9, device="cuda"), [0.01] * 5 + [0.1] * 2 + [0.01] * 2
+    ours, theirs = density("cuda"), density("cuda")
+    optimizers = [
+        torch.optim.Adam(m.parameters(), lr=0.01, capturable=True) for m in (ours, theirs)
+    ]
+    steps = [
+        compile_step(m, ScoreMatching(), o, xs[0], captured=captured)
+        for m, o, captured in zip((ours, theirs), optimizers, (True, False))
+    ]
+    losses, expected = (with_schedule(s, o, xs, rates) for s, o in zip(steps, optimizers))
+    assert_near(losses, expected, 1e-9)
+    with pytest.raises(ValueError, match="shape the step was compiled for"):
+        steps[0](xs[0][:5])
+    assert torch.isfinite(steps[0](xs[0]))
 
 
 @pytest.mark.gpu
@@ -357,7 +387,7 @@ def test_another_shape_is_recorded_anew() -> None:
     xs = [*batches(5, device="cuda"), *batches(2, 7, device="cuda"), *batches(2, device="cuda")]
     step = cuda_step(ours)
     losses = [step(x) for x in xs]
-    assert len(step._recorded) == 2
+    assert len(step._replayed.recorded) == 2
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     expected, _ = by_hand(
         theirs, SlicedScoreMatchingVR(), optimizer, xs, generator=seeded(2, "cuda")
@@ -388,7 +418,7 @@ def test_a_new_learning_rate_takes_effect(as_tensor: bool) -> None:
     lr = torch.tensor(0.01, device="cuda", dtype=torch.float64) if as_tensor else 0.01
     step = cuda_step(ours, lr=lr)
     losses = with_schedule(step, step.optimizer, xs, rates)
-    assert len(step._recorded) == (1 if as_tensor else 2)
+    assert len(step._replayed.recorded) == (1 if as_tensor else 2)
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     generator = seeded(2, "cuda")
 

@@ -13,6 +13,7 @@ each direction meets its own columns of W alone.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
+from torch.utils.weak import WeakIdKeyDictionary
 
 from scorematching._shapes import dimension
 
@@ -96,10 +98,13 @@ def deal(w: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
     return note(shares.directions().reshape(num, *w.shape), shares)
 
 
+_notes: MutableMapping[Tensor, tuple[Shares, int]] = WeakIdKeyDictionary()
+
+
 def note(v: Tensor, shares: Shares | None) -> Tensor:
     """The same tensor, with a note of what its directions share; it is lost in any operation."""
     if shares is not None and not v.is_inference():
-        v.shares = shares, v._version  # type: ignore[attr-defined]
+        _notes[v] = shares, v._version
     return v
 
 
@@ -109,8 +114,7 @@ def noted(v: Tensor) -> Shares | None:
     Not so where they have been changed in place, or are differentiated themselves; and what is
     being compiled takes the directions as they come, this time and every other.
     """
-    shares, version = getattr(v, "shares", (None, None))
+    shares, version = _notes.get(v, (None, None))
     if shares is None or v._version != version or v.requires_grad or get_proxy_mode() is not None:
         return None
-    found: Shares = shares
-    return found
+    return shares

@@ -100,7 +100,7 @@ def prepare(
         return {}, lambda: captured(x)
     start = time.perf_counter()
     try:
-        step = compile_step(model, objective, optimizer, x)
+        step = compile_step(model, objective, optimizer, x, captured=mode == "both")
         step(x)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
@@ -111,7 +111,7 @@ def prepare(
 def paper_flow(
     rounds: int, seed: int, quick: bool, with_compiled: bool, device: str = "cuda"
 ) -> list[Row]:
-    """Steps of the paper's flow: eager, captured and compiled, interleaved.
+    """Steps of the paper's flow: eager, captured, compiled and both, interleaved.
 
     Matrix products run in tf32 on a GPU, which is how one would train.
     """
@@ -121,7 +121,7 @@ def paper_flow(
     about = "additive couplings 4 x ({layers}x{width}), D={dim}".format(**sizes)
     case = Case("paper-flow", about, Flow, sizes, (sizes["dim"],), batch=1000)
     flow, x = case.make(seed, device)
-    modes = ("eager", "captured", *(["compiled"] if with_compiled else []))
+    modes = ("eager", "captured", *(["compiled", "both"] if with_compiled else []))
     jobs: list[tuple[Row, Callable[[], Any]]] = []
     for (library, name, num), objective in objectives((1, 4, 16)).items():
         for mode in modes if library == "ours" else modes[:2]:

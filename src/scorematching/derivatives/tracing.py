@@ -210,19 +210,22 @@ class Tape:
         ``d2 * u^2``, cheaper where there is one tangent u.
         """
         one, u = x.one, x._u
-        known: Any = one if one is not None else u
+        read: Any = None
+        w: Any = None
         bend: Any = None if d2 is None else lambda: times(d2, mean_square(x.u))
-        if one is not None:
-            w: Any = d1 * one
-            if shortcut is not None:
-                bend = lambda: shortcut(y, one, w)  # noqa: E731
-        elif u is not None and u.shape[1:] == y.shape and self.curves and isinstance(d1, Tensor):
-            w, square = _Stretch.apply(u, d1)
-            bend = bend and (lambda: times(d2, square))
-        else:
-            known = w = None
-        act = lambda t: w if t is known else d1 * t  # noqa: E731
+        if one is not None and shortcut is not None:
+            read, w = one, d1 * one
+            bend = lambda: shortcut(y, one, w)  # noqa: E731
+        elif one is None and bend and self.curves and self._is_full(u, y, d1):
+            read, (w, square) = u, _Stretch.apply(u, d1)
+            bend = lambda: times(d2, square)  # noqa: E731
+        act = lambda t: w if t is read else d1 * t  # noqa: E731
         return self.emit([x], y, act, bend, x.axis, trailing=True)
+
+    @staticmethod
+    def _is_full(u: Any, y: Tensor, d1: Any) -> bool:
+        """Whether tangents and derivative are tensors of full size."""
+        return isinstance(d1, Tensor) and u is not None and u.shape[1:] == y.shape
 
     def linear(
         self,
