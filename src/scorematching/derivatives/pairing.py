@@ -34,6 +34,7 @@ from scorematching.derivatives.tracing import (
     Push,
     Tape,
     Traced,
+    Trailing,
     Untraceable,
     name_of,
     plain,
@@ -53,16 +54,10 @@ class Tangents(Tape):
     differentiates = True
 
     def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        act: Push,
-        bend: Bend | None,
-        axis: int | None,
-        trailing: bool = False,
+        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """Push the tangents forward."""
-        if trailing and inputs[0].one is not None:
+        if isinstance(act, Trailing) and inputs[0].one is not None:
             return Traced(y, None, self, axis, one=act(inputs[0].one))
         return Traced(y, act(*[x.u for x in inputs]), self, axis)
 
@@ -127,13 +122,7 @@ class Pairing(Tangents):
         return y
 
     def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        act: Push,
-        bend: Bend | None,
-        axis: int | None,
-        trailing: bool = False,
+        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """Push the tangents forward, and remember ``(y, phi''[u, u])``."""
         if bend is not None:
@@ -141,7 +130,7 @@ class Pairing(Tangents):
                 raise Untraceable("an operation after which the batch axis is lost")
             self.outputs.append(y)
             self.bends.append((bend(), axis))
-        return super().emit(inputs, y, act, bend, axis, trailing)
+        return super().emit(inputs, y, act, bend, axis)
 
     def pair(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """The score and ``sum_i <lambda_i, phi_i''[u_i, u_i]>``, in one reverse pass."""
@@ -178,16 +167,10 @@ class Jet(Tangents):
     curves = True
 
     def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        act: Push,
-        bend: Bend | None,
-        axis: int | None,
-        trailing: bool = False,
+        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """Push the tangents and the second derivative forward."""
-        z = super().emit(inputs, y, act, bend, axis, trailing)
+        z = super().emit(inputs, y, act, bend, axis)
         if any(x.s is not None for x in inputs):
             z.s = act(*[_stacked(x) for x in inputs])[0]
         if bend is not None:

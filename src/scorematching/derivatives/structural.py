@@ -21,6 +21,7 @@ from scorematching.derivatives.tracing import (
     Push,
     Tape,
     Traced,
+    Trailing,
     Untraceable,
     lift,
     name_of,
@@ -359,7 +360,7 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
         return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
 
     square = lambda t: push(t, weight.square())  # noqa: E731
-    return tape.linear(x, y, push, axis, square, shared=True, trailing=True)
+    return tape.linear(x, y, Trailing(push), axis, square, shared=True)
 
 
 def _einsum(tape: Tape, func: Any, equation: str, *operands: Any) -> Any:

@@ -92,7 +92,6 @@ class Squares(Pairing):
         axis: int | None,
         square: Push | None = None,
         shared: bool = False,
-        trailing: bool = False,
     ) -> Traced:
         """Squared coefficients."""
         if square is None:

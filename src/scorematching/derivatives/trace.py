@@ -46,13 +46,7 @@ class Survey(Tape):
         return super().affine(x, weight, bias)
 
     def emit(
-        self,
-        inputs: Any,
-        y: Tensor,
-        act: Push,
-        bend: Bend | None,
-        axis: int | None,
-        trailing: bool = False,
+        self, inputs: Any, y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """Count y."""
         self.numbers += y.numel()

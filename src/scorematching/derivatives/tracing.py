@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,11 @@ from scorematching.derivatives.smoothness import Kink, find_kink, lift_kink
 
 Push = Callable[..., Tensor]
 """A linear map on tangents ``(M, *shape) -> (M, *shape')``."""
+
+
+class Trailing(partial[Tensor]):
+    """A push that leaves leading axes alone, so that it takes one tangent without its axis, too."""
+
 
 Bend = Callable[[], Tensor]
 """The mean second derivative of an operation along its inputs' tangents, when asked for."""
@@ -176,13 +181,7 @@ class Tape:
         self.random: list[str] = []
 
     def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        act: Push,
-        bend: Bend | None,
-        axis: int | None,
-        trailing: bool = False,
+        self, inputs: Sequence[Traced], y: Tensor, act: Push, bend: Bend | None, axis: int | None
     ) -> Traced:
         """``y``, made from traced inputs.
 
@@ -192,8 +191,6 @@ class Tape:
             act: the operation's derivative, on tangents of the inputs ``(M, ...)``.
             bend: its mean second derivative along the inputs' tangents; None where that is zero.
             axis: the batch axis of y.
-            trailing: whether act leaves leading axes alone, so that it takes a single tangent
-                without one.
         """
         return Traced(y, None, self, axis)
 
@@ -219,8 +216,8 @@ class Tape:
         elif one is None and bend and self.curves and self._is_full(u, y, d1):
             read, (w, square) = u, _Stretch.apply(u, d1)
             bend = lambda: times(d2, square)  # noqa: E731
-        act = lambda t: w if t is read else d1 * t  # noqa: E731
-        return self.emit([x], y, act, bend, x.axis, trailing=True)
+        act = Trailing(lambda t: w if t is read else d1 * t)
+        return self.emit([x], y, act, bend, x.axis)
 
     @staticmethod
     def _is_full(u: Any, y: Tensor, d1: Any) -> bool:
@@ -235,15 +232,13 @@ class Tape:
         axis: int | None,
         square: Push | None = None,
         shared: bool = False,
-        trailing: bool = False,
     ) -> Traced:
         """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
 
         ``square`` is None where they are not known. Where A does the same to every point
-        (``shared``), so it may to tangents that are the same for all, and they stay small. For
-        ``trailing`` see `emit`.
+        (``shared``), so it may to tangents that are the same for all, and they stay small.
         """
-        return self.emit([x], y, push if shared else on_full(push, x), None, axis, trailing)
+        return self.emit([x], y, push if shared else on_full(push, x), None, axis)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
         """``y = a + scale * b`` with broadcasting."""
