@@ -83,13 +83,13 @@ by tiled double backward; a test counts them.
 Of the M (3 P - F) of pairing, 2 M F are the first layer's, and directions can be drawn so that 2 F
 are left. The loss reads the directions of a point only through the mean of `v_j v_j'`. Let them
 share out one vector of signs, each with its own M-th part of the coordinates, times sqrt(M), and
-zeros elsewhere: that mean has expectation I as before, its variance is `(D - M) / (D - 1)` times
-that of independent signs, and every direction meets its own columns of the first layer alone. This
-is what `Rademacher()`, the default, draws where M > 1.
+zeros elsewhere: that mean has expectation I as before, its variance is never above that of
+independent signs (`(D - M) / (D - 1)` times it where M divides D), and every direction meets its
+own columns of the first layer alone. This is what `Rademacher()`, the default, draws where M > 1.
 
 Two things are in no column. Elementwise work (softplus and its derivatives) is not free. And
-tracing a model in Python takes about half a millisecond per step, whatever its size: for networks
-of a few units, on a CPU, double backward is faster.
+tracing a model in Python takes its time, whatever the size of its layers: for networks of a few
+units, on a CPU, double backward is faster.
 
 For score networks there is no reverse pass in x: pairing builds 1 + M passes and tiled double
 backward 2 M, against 1 for DSM.
@@ -103,9 +103,8 @@ than what the column names; "DSM" is hand-written DSM and "tiled" hand-written d
 the same model.
 *Signs* are independent Rademacher directions, the law of torchebm; *balanced* is this library's
 default, Rademacher directions that are orthogonal across the batch and share out the coordinates
-of their point; ebmkit has *normal* directions
-only. torchebm has plain SSM only, which costs the same as SSM-VR. Neither peer takes score
-networks.
+of their point; ebmkit has *normal* directions only. torchebm has plain SSM only, which costs the
+same as SSM-VR. Neither peer takes score networks.
 """
 
 NOISE = """\
@@ -314,7 +313,7 @@ def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
         f"{gpu['rows'][0]['about']}; whole training steps with fused Adam, tf32 products.\n"
         "Eagerly, launching the operations takes longer than running them; captured as one CUDA\n"
         "graph (`CapturedStep`) the counts above show again. Compiled (`compile_step`) there are\n"
-        "half as many operations to launch; *both* is `compile_step(..., captured=True)`.\n"
+        "fewer operations to launch; *both* is `compile_step(..., captured=True)`.\n"
     )
     units = {
         row["mode"]: row["seconds"]["median"]

@@ -231,9 +231,12 @@ def test_shares_have_the_right_moments(monkeypatch: pytest.MonkeyPatch, d: int, 
     assert_relative(products.mean(1).diagonal(dim1=-2, dim2=-1), 1.0, 1.0)
 
 
-@pytest.mark.parametrize(("d", "num"), [(d, num) for d, num in DEALS if d % num == 0])
+@pytest.mark.parametrize(("d", "num"), DEALS)
 def test_variance_of_shares(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
-    """Enumerated: ``(D - M) / (D - 1) / M`` times that of one vector of signs; zero for M = D."""
+    """Enumerated: that of one vector of signs times the chance that two coordinates stay together.
+
+    It is ``(D - M) / (D - 1) / M`` where M divides D, zero for M = D, and never more than 1 / M.
+    """
     signs = torch.tensor(all_signs(d), dtype=torch.float64)
     (a,) = symmetric(1, d, seed=3)
     v = every_deal(monkeypatch, d, num, signs)
@@ -241,7 +244,11 @@ def test_variance_of_shares(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -
     iid = variance_iid(a[None])
     assert float(values.mean()) == pytest.approx(float(a.trace()), rel=1e-10)
     variance = float(values.var(correction=0))
-    assert variance == pytest.approx((d - num) / (d - 1) / num * iid, rel=1e-10, abs=1e-12 * iid)
+    sizes = [len(range(j, d, num)) for j in range(num)]
+    together = sum(size * (size - 1) for size in sizes) / (d * (d - 1))
+    assert variance == pytest.approx(together * iid, rel=1e-10, abs=1e-12 * iid)
+    assert together <= 1 / num
+    assert d % num or together == pytest.approx((d - num) / (d - 1) / num)
 
 
 @pytest.mark.parametrize("balanced", [False, True])

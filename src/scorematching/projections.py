@@ -114,8 +114,9 @@ class Rademacher(Projection):
 
     Orthogonal directions of one point, if it has several and no more than D, share out one vector
     of signs: each has a random M-th part of the coordinates, times sqrt(M), and zeros elsewhere.
-    Their mean has ``(D - M) / (D - 1)`` times the variance of independent signs, and a linear
-    layer that reads the points takes them at the price of one.
+    Their mean is never noisier than that of independent signs, ``(D - M) / (D - 1)`` times the
+    variance where M divides D, and a linear layer that reads the points takes them at the price
+    of one.
 
     Args:
         orthogonal: make the M directions of one point mutually orthogonal.
