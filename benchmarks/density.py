@@ -31,7 +31,7 @@ from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 import scorematching as sm
-from benchmarks import density_page
+from benchmarks.pages import density as density_page
 from scorematching.datasets import Dequantise, Whiten, load
 from scorematching.distributions import Banana, Distribution, Gaussian, GaussianMixture
 from scorematching.estimators.density import DensityEstimator

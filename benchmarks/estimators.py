@@ -21,7 +21,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
-from benchmarks import estimators_page
+from benchmarks.harness.provenance import commit, device_name, now, versions
+from benchmarks.pages import estimators as estimators_page
 from scorematching import distributions, parzen_sigma
 from scorematching.distributions import Distribution
 from scorematching.estimators import (
@@ -31,7 +32,6 @@ from scorematching.estimators import (
     SpectralScoreEstimator,
     SteinScoreEstimator,
 )
-from scorematching.experiments.provenance import commit, device_name, now, versions
 from scorematching.fields import VectorField
 from scorematching.kernels import RBF, median_bandwidth
 

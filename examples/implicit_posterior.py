@@ -41,7 +41,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from scorematching.estimators import spectral_score, stein_score
-from scorematching.models.autoencoders import VAE, ConditionalMLP, ImplicitVAE, NormalPixels
+from scorematching.models import VAE, ConditionalMLP, ImplicitVAE, NormalPixels
 from scorematching.training import Alternating, Phase, TrainConfig, score_first, train
 
 OBSERVED = (0.0, 3.5)

@@ -26,14 +26,12 @@ LAYERS: list[set[str]] = [
     {"objectives"},
     {"closed_form", "entropy", "variance", "capture", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
-    {"experiments"},
     {""},
-    {"bench"},
     {"cli", "__main__"},
 ]
 """Bottom to top, by first name below the package; the empty one is the package itself."""
 
-PROGRAMS = {"bench", "cli", "__main__", "experiments.process"}
+PROGRAMS = {"cli", "__main__"}
 """What runs as a process of its own, and may set its threads and seeds."""
 
 ONLY_BASE = {"distributions", "derivatives", "projections", "kernels", "samplers"}
@@ -44,8 +42,11 @@ STRANGERS = [("models", "objectives"), ("objectives", "models")]
 
 MAX_FUNCTION, LONG_FUNCTION, LONG_SHARE, MAX_FILE = 75, 25, 0.1, 500
 
-LOOSE_IMPORTS = {"bench", "cli", "experiments", "__main__"}
+LOOSE_IMPORTS = {"cli", "__main__"}
 """Where third-party packages may be imported at module level."""
+
+OUTSIDE = {"reproduction", "benchmarks", "examples", "tests"}
+"""What stands beside the package in a clone and is not installed with it."""
 
 FOUNDATIONS = {"estimators": {"sklearn"}}
 """What some areas are built on, and import at module level; they are loaded when asked for."""
@@ -175,6 +176,16 @@ def third_party_errors(sources: Sources) -> list[str]:
         for i in imports(module, text, set(sources))
         if i.name.split(".")[0] not in allowed | FOUNDATIONS.get(_area(module), set())
         if not i.inner
+    ]
+
+
+def outside_errors(sources: Sources) -> list[str]:
+    """Imports, inside functions too, of what is not installed with the package."""
+    return [
+        f"{module}:{i.line} imports {i.name}, which is not installed"
+        for module, text in sources.items()
+        for i in imports(module, text, set(sources))
+        if i.name.split(".")[0] in OUTSIDE
     ]
 
 
@@ -352,7 +363,7 @@ def machine_errors(sources: Sources) -> list[str]:
     found = []
     for module, line, text in _lines(sources):
         hosts = [m.group() for m in HOST.finditer(text)]
-        if _area(module) in {"datasets", "experiments"}:
+        if _area(module) in {"datasets"}:
             hosts = [host for host in hosts if not PUBLIC_URL.match(host)]
         paths = [m.group() for m in ABSOLUTE_PATH.finditer(text)]
         found += [f"{module}:{line} holds {word!r}" for word in [*hosts, *paths]]

@@ -79,6 +79,13 @@ RULES: dict[str, tuple[Rule, list[Sources]]] = {
             planted("models", "class A:\n    import rich"),
         ],
     ),
+    "outside": (
+        architecture.outside_errors,
+        [
+            planted("cli", "from reproduction import run"),
+            planted("models", "def f():\n    import benchmarks.harness.timing"),
+        ],
+    ),
     "draws at import": (
         architecture.import_time_draw_errors,
         [

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import scorematching as sm
 from benchmarks import density as benchmark
-from benchmarks import density_page
+from benchmarks.pages import density as density_page
 from scorematching.distributions import Gaussian, GaussianMixture
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density_calibration import DiagonalBase, calibrate, wide_law

@@ -1,4 +1,4 @@
-"""Auto-encoders: the layers of the paper's tables, and losses against closed forms."""
+"""Auto-encoders: losses against closed forms."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import scorematching as sm
-from scorematching.errors import SmoothnessError
+from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_wae
 from scorematching.estimators import spectral_score, stein_score
-from scorematching.models.autoencoders import (
+from scorematching.models import (
     VAE,
     WAE,
     BernoulliPixels,
-    ConditionalConv,
-    ConditionalMLP,
     ImplicitVAE,
     NormalPixels,
+    ScoreNetwork,
 )
-from scorematching.models.networks import ScoreNetwork
+from scorematching.models.autoencoders.base import LatentModel
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY, ROUTES
 
@@ -38,161 +37,6 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def near(a: Tensor, b: Tensor, tolerance: float = IDENTITY) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=tolerance)
-
-
-# The tables, layer by layer.
-
-
-def layers(module: nn.Module) -> list[str]:
-    """Layers in words: inputs and outputs of those with weights, names of the others."""
-
-    def describe(layer: nn.Module) -> str:
-        name = type(layer).__name__
-        if isinstance(layer, nn.Linear):
-            return f"{layer.in_features}-{layer.out_features}"
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
-            sizes = (layer.kernel_size, layer.stride, layer.padding, layer.output_padding)
-            grows = isinstance(layer, nn.ConvTranspose2d)
-            assert sizes == ((5, 5), (2, 2), (2, 2), (int(grows), int(grows)))
-            return f"{'grow' if grows else 'conv'} {layer.in_channels}-{layer.out_channels}"
-        return name
-
-    shapes = (nn.Flatten, nn.Unflatten)
-    leaves = [m for m in module.modules() if not list(m.children())]
-    return [describe(m) for m in leaves if not isinstance(m, shapes)]
-
-
-def dense(inputs: int, outputs: int) -> list[str]:
-    return [f"{inputs}-256", "Tanh", "256-256", "Tanh", f"256-{outputs}"]
-
-
-@pytest.mark.parametrize("dim", [8, 32])
-def test_networks_for_digits(dim: int) -> None:
-    vae, implicit, wae = (c.mnist(dim) for c in (VAE, ImplicitVAE, WAE))
-    assert layers(vae.encoder) == dense(784, 2 * dim)
-    assert layers(implicit.encoder) == layers(implicit.score_network) == dense(784 + dim, dim)
-    assert layers(wae.encoder) == dense(784, dim)
-    assert layers(wae.score_network) == dense(dim, dim)
-    for model in (vae, implicit, wae):
-        assert layers(model.decoder) == dense(dim, 784)
-        assert model.observation == BernoulliPixels()
-        assert model.sample(3).shape == (3, 784)
-
-
-def convolutions(channels: int, outputs: int, activation: str, last: bool = True) -> list[str]:
-    maps = [f"conv {channels}-64", "conv 64-128", "conv 128-256", "conv 256-512"]
-    found = [word for conv in maps for word in (conv, activation)][: None if last else -1]
-    return [*found, "8192-512", activation, f"512-{outputs}"]
-
-
-@pytest.mark.parametrize("as_released", [False, True])
-def test_networks_for_faces(as_released: bool) -> None:
-    with torch.device("meta"):  # the weights play no part
-        vae, implicit, wae = (c.celeba(as_released=as_released) for c in (VAE, ImplicitVAE, WAE))
-    assert layers(vae.encoder) == convolutions(3, 64, "ReLU")
-    painted = ["32-4096", "ReLU", *convolutions(4, 32, "ReLU", last=not as_released)]
-    assert layers(implicit.encoder) == painted
-    smooth = ["32-4096", "Softplus", *convolutions(4, 32, "Softplus")]
-    assert layers(implicit.score_network) == smooth
-    assert layers(wae.encoder) == convolutions(3, 32, "ReLU")
-    marginal = ["32-4096", "Softplus", *convolutions(1, 32, "Softplus")]
-    assert layers(wae.score_network) == marginal
-    maps = ["grow 512-256", "ReLU", "grow 256-128", "ReLU", "grow 128-64", "ReLU", "grow 64-3"]
-    rectified = [] if as_released else ["ReLU"]
-    for model in (vae, implicit, wae):
-        assert layers(model.decoder) == ["32-8192", *rectified, *maps, "Tanh"]
-        assert model.decoder(torch.empty(2, 32, device="meta")).shape == (2, 3, 64, 64)
-        assert model.observation == NormalPixels(-0.602)
-
-
-def test_score_activation_of_the_paper() -> None:
-    """ReLU, as the table says, is refused unless the caller insists: its gradient is wrong."""
-    for cls in (ImplicitVAE, WAE):
-        model = cls.celeba(2, size=16, width=2, score_activation=nn.ReLU, generator=seeded(0))
-        x = torch.rand(3, 3, 16, 16, generator=seeded(1))
-        with pytest.raises(SmoothnessError, match="relu"):
-            model.score_loss(x, sm.ScoreMatching())
-        assert model.score_loss(x, sm.ScoreMatching(), check_smoothness=False).shape == (3,)
-
-
-def test_weights_come_from_the_generator() -> None:
-    makers: list[Callable[[torch.Generator], nn.Module]] = [
-        lambda g: ImplicitVAE.mnist(2, dim=5, hidden=(4,), generator=g),
-        lambda g: WAE.mnist(2, dim=5, hidden=(4,), generator=g),
-        lambda g: ImplicitVAE.celeba(2, size=16, width=2, generator=g),
-        lambda g: WAE.celeba(2, size=16, width=2, generator=g),
-    ]
-    state = torch.get_rng_state()
-    for make in makers:
-        a, b, c = (
-            torch.cat([p.flatten() for p in make(seeded(k)).parameters()]) for k in (0, 0, 1)
-        )
-        assert torch.equal(a, b) and (a != c).all()
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d, nn.Linear])
-def test_weights_follow_torch_s_law(kind: type[nn.Module]) -> None:
-    """Uniform with the bounds of a layer that torch draws itself."""
-    model = ImplicitVAE.celeba(4, size=32, width=16, generator=seeded(0))
-    for layer in (m for m in model.modules() if type(m) is kind):
-        bound = nn.init._calculate_correct_fan(layer.weight, "fan_in") ** -0.5
-        for p in (layer.weight, layer.bias):
-            assert p.abs().max() <= bound
-            scaled = p.detach().flatten()[:5000] / bound
-            if len(scaled) > 1000:  # standard deviation of a uniform law
-                assert_mean(scaled.square(), 1 / 3, detect=0.08)
-
-
-# Networks of a vector and a context.
-
-
-def concatenated(net: Any, z: Tensor, x: Tensor) -> Tensor:
-    """What the network is by definition: its layers on ``[x, z]``."""
-    if isinstance(net, ConditionalMLP):
-        return net.rest(net.first(torch.cat([x, z], 1)))
-    return net.rest(net.first(torch.cat([x, net.paint(z)], 1)))
-
-
-CONDITIONAL = {
-    "dense": (lambda: ConditionalMLP(2, 5, (7, 6), 4, generator=seeded(0)), (5,)),
-    "conv": (
-        lambda: ConditionalConv(2, 3, 4, 16, 2, nn.Softplus, generator=seeded(0)),
-        (3, 16, 16),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CONDITIONAL)
-def test_split_first_layer_is_the_concatenation(kind: str) -> None:
-    make, event = CONDITIONAL[kind]
-    net, x, z = make().double(), normal(3, *event), normal(3, 2, seed=1)
-    assert near(net(z, x), concatenated(net, z, x))
-    many = normal(3, 5, 2, seed=2)
-    looped = torch.stack([net(many[:, m], x) for m in range(5)], 1)
-    assert near(net(many, x), looped) and looped.shape == (3, 5, 4)
-    assert near(net(many[:, None], x), looped[:, None])
-    with pytest.raises(ValueError, match=r"z and x must have shapes \(N, ..., 2\)"):
-        net(z[:2], x)
-
-
-@pytest.mark.parametrize("kind", CONDITIONAL)
-def test_score_networks_are_traced(kind: str) -> None:
-    """Not by double backward; and the divergence is the one in z."""
-    event = CONDITIONAL[kind][1]
-    net: nn.Module = (
-        ConditionalMLP(2, 5, (7, 6), generator=seeded(0))
-        if kind == "dense"
-        else ConditionalConv(2, 3, None, 16, 2, nn.Softplus, generator=seeded(0))
-    )
-    net, x, z = net.double(), normal(3, *event), normal(3, 2, seed=1)
-    field = sm.VectorField(lambda z: net(z, x), route="traced")
-    _, divergence = field.score_and_divergence(z)
-    for i in range(3):
-        jacobian = torch.autograd.functional.jacobian(
-            lambda u, i=i: net(u, x[i : i + 1]), z[i : i + 1]
-        )
-        assert near(divergence[i], jacobian.reshape(2, 2).trace(), ROUTES)
 
 
 # Laws of pixels.
@@ -214,7 +58,7 @@ def test_pixel_laws_are_torch_s() -> None:
 
 
 def test_samples() -> None:
-    model = ImplicitVAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
+    model = make_implicit_vae(2, dim=5, hidden=(8,), generator=seeded(0)).double()
     z = torch.randn(6, 2, generator=seeded(1), dtype=torch.float64)
     assert torch.equal(model.sample(6, seeded(1)), model.decode(z))
     bits = model.sample(200, seeded(1), observe=True)
@@ -401,7 +245,7 @@ def test_wasserstein_gradient() -> None:
     network = ScoreNetwork(2, (4,), generator=seeded(0)).double()
     learned = WAE(a, decoder, NormalPixels(), 2, network, lam=3.0)
     assert near(learned.loss(x), model.loss(x, lambda z: network(z[0])[None]))
-    assert WAE.mnist(2, dim=4, hidden=(3,)).lam == 10
+    assert WAE(a, decoder, NormalPixels(), 2).lam == 10
 
 
 def test_estimators_see_draws_of_one_law() -> None:
@@ -414,8 +258,8 @@ def test_estimators_see_draws_of_one_law() -> None:
         return -z
 
     x = torch.rand(4, 5, generator=seeded(0)).round()
-    vae = ImplicitVAE.mnist(2, dim=5, hidden=(8,), with_score_network=False, generator=seeded(0))
-    wae = WAE.mnist(2, dim=5, hidden=(8,), with_score_network=False, generator=seeded(0))
+    vae = make_implicit_vae(2, dim=5, hidden=(8,), with_score_network=False, generator=seeded(0))
+    wae = make_wae(2, dim=5, hidden=(8,), with_score_network=False, generator=seeded(0))
     losses = vae.loss(x, watch, 7, seeded(1))
     z = vae.encode(x, seeded(1), num=7)
     expected = (-z * z).sum(-1).mean(1) - vae.log_prior(z).mean(1) - vae.log_likelihood(z[:, 0], x)
@@ -430,8 +274,8 @@ def test_estimators_see_draws_of_one_law() -> None:
 @pytest.mark.parametrize("estimator", [stein_score, spectral_score])
 def test_kernel_estimators_fit(estimator: Any) -> None:
     x = torch.rand(16, 5, generator=seeded(0), dtype=torch.float64).round()
-    vae = ImplicitVAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
-    wae = WAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
+    vae = make_implicit_vae(2, dim=5, hidden=(8,), generator=seeded(0)).double()
+    wae = make_wae(2, dim=5, hidden=(8,), generator=seeded(0)).double()
     rows = torch.rand(16, 5, generator=seeded(2), dtype=torch.float64)
     for losses in (vae.loss(x, estimator, 20, seeded(1)), wae.loss(rows, estimator)):
         assert losses.shape == (16,) and losses.isfinite().all()
@@ -440,12 +284,12 @@ def test_kernel_estimators_fit(estimator: Any) -> None:
 # Who learns from what.
 
 
-@pytest.mark.parametrize("cls", [ImplicitVAE, WAE])
-def test_each_loss_reaches_its_own_parts(cls: Any) -> None:
+@pytest.mark.parametrize("make", [make_implicit_vae, make_wae])
+def test_each_loss_reaches_its_own_parts(make: Any) -> None:
     x = torch.rand(6, 5, generator=seeded(0)).round()
 
     def learners(loss: Callable[[Any], Tensor]) -> set[str]:
-        model = cls.mnist(2, dim=5, hidden=(8,), generator=seeded(0))
+        model = make(2, dim=5, hidden=(8,), generator=seeded(0))
         loss(model).mean().backward()
         return {n.split(".")[0] for n, p in model.named_parameters() if p.grad is not None}
 
@@ -454,10 +298,10 @@ def test_each_loss_reaches_its_own_parts(cls: Any) -> None:
         assert learners(lambda m, o=objective: m.score_loss(x, o)) == {"score_network"}
 
 
-@pytest.mark.parametrize("cls", [ImplicitVAE, WAE])
-def test_score_loss_is_the_objective_in_z(cls: Any) -> None:
+@pytest.mark.parametrize("make", [make_implicit_vae, make_wae])
+def test_score_loss_is_the_objective_in_z(make: Any) -> None:
     """One Jacobian at a time, in z with the image held fixed."""
-    model = cls.mnist(3, dim=5, hidden=(8,), generator=seeded(0)).double()
+    model = make(3, dim=5, hidden=(8,), generator=seeded(0)).double()
     x = torch.rand(4, 5, generator=seeded(0), dtype=torch.float64).round()
     losses = model.score_loss(x, sm.ScoreMatching(), seeded(1))
     z = model.encode(x, seeded(1)).detach()
@@ -472,7 +316,7 @@ def test_score_loss_is_the_objective_in_z(cls: Any) -> None:
 
 
 def test_log_likelihood_goes_pair_by_pair() -> None:
-    model = ImplicitVAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
+    model = make_implicit_vae(2, dim=5, hidden=(8,), generator=seeded(0)).double()
     z, x = normal(4, 2), torch.rand(4, 5, generator=seeded(0), dtype=torch.float64).round()
     together = model.log_likelihood(z, x)
     for i in range(4):
@@ -493,13 +337,16 @@ def test_log_likelihood_goes_pair_by_pair() -> None:
         (lambda m, x: m.loss(x[:, :4], stein_score), ValueError, r"and \(N, 5\), got"),
         (lambda m, x: m.log_likelihood(x[:, :2], x[:2]), ValueError, r"output, \(3, 5\), got \(2"),
         (lambda m, x: m.sample(0), ValueError, "n must be at least 1"),
-        (lambda m, x: ImplicitVAE.mnist(0), ValueError, "must be at least 1"),
-        (lambda m, x: WAE.mnist(2, lam=0.0), ValueError, "lam must be positive"),
-        (lambda m, x: WAE.celeba(2, size=20), ValueError, "multiple of 16, got 20"),
+        (
+            lambda m, x: LatentModel(m.decoder, m.observation, 0),
+            ValueError,
+            "latent_dim must be at",
+        ),
+        (lambda m, x: make_wae(2, lam=0.0), ValueError, "lam must be positive"),
         (lambda m, x: NormalPixels(math.inf), ValueError, "log_std must be a finite number"),
     ],
 )
 def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
-    model = ImplicitVAE.mnist(2, dim=5, hidden=(4,), with_score_network=False)
+    model = make_implicit_vae(2, dim=5, hidden=(4,), with_score_network=False)
     with pytest.raises(error, match=message):
         call(model, torch.ones(3, 5))

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
+from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_wae
 from scorematching.estimators import stein_score
-from scorematching.models.autoencoders import WAE, ImplicitVAE
+from scorematching.models import WAE, ImplicitVAE
 from scorematching.training import (
     Alternating,
     LossModule,
@@ -36,7 +37,8 @@ SLICED = sm.SlicedScoreMatchingVR(sm.Gaussian())
 
 
 def make(cls: Any = ImplicitVAE, seed: int = 0) -> Any:
-    return cls.mnist(2, dim=6, hidden=(8,), generator=seeded(seed)).double()
+    network = make_wae if cls is WAE else make_implicit_vae
+    return network(2, dim=6, hidden=(8,), generator=seeded(seed)).double()
 
 
 def intensities(count: int = 40, seed: int = 1) -> Tensor:
@@ -329,7 +331,7 @@ def test_captured_run(exact: bool, tmp_path: Path) -> None:
     """The whole alternating step as one graph, resumed too."""
 
     def go(steps: int, folder: Path | None = None, resume: bool = False) -> TrainResult:
-        model = ImplicitVAE.mnist(8, generator=seeded(0)).cuda()
+        model = make_implicit_vae(8, generator=seeded(0)).cuda()
         x = torch.rand(1280, 784, generator=seeded(1)).cuda()
         result = train(
             model,

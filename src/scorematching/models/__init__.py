@@ -4,13 +4,11 @@ from scorematching.models.autoencoders import (
     VAE,
     WAE,
     BernoulliPixels,
-    ConditionalConv,
-    ConditionalMLP,
     ImplicitVAE,
     NormalPixels,
 )
 from scorematching.models.dkef import DKEF, GeneralisedGaussian
-from scorematching.models.networks import MLPDensity, ScoreNetwork
+from scorematching.models.networks import ConditionalMLP, MLPDensity, ScoreNetwork
 from scorematching.models.nice import NICE
 
 __all__ = [
@@ -19,7 +17,6 @@ __all__ = [
     "VAE",
     "WAE",
     "BernoulliPixels",
-    "ConditionalConv",
     "ConditionalMLP",
     "GeneralisedGaussian",
     "ImplicitVAE",

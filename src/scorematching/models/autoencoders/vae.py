@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_count
-from scorematching.distributions.observations import (
-    BernoulliPixels,
-    NormalPixels,
-    Observation,
-)
+from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders import celeba, mnist
 from scorematching.models.autoencoders.base import LatentModel, ScoredModel
 
 Estimator = Callable[[Tensor], Tensor]
@@ -36,7 +31,8 @@ class VAE(LatentModel):
     Reference: Kingma and Welling (2014); "ELBO" in Song et al. (2019), Section 6.2.
 
     Example:
-        >>> vae = VAE.mnist(latent_dim=2, dim=5, hidden=(8,))
+        >>> from scorematching.models import BernoulliPixels
+        >>> vae = VAE(nn.Linear(5, 4), nn.Linear(2, 5), BernoulliPixels(), latent_dim=2)
         >>> vae.loss(torch.ones(3, 5)).shape, vae.sample(4).shape
         (torch.Size([3]), torch.Size([4, 5]))
     """
@@ -47,50 +43,6 @@ class VAE(LatentModel):
         """Keep the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder = encoder
-
-    @classmethod
-    def mnist(
-        cls,
-        latent_dim: int = 8,
-        dim: int = 784,
-        hidden: Sequence[int] = (256, 256),
-        generator: torch.Generator | None = None,
-    ) -> VAE:
-        """The paper's networks for binary digits.
-
-        Args:
-            latent_dim: Dz, 8 or 32 in the paper.
-            dim: number of pixels.
-            hidden: widths of the hidden layers of every network.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-        encoder = mnist.encoder(2 * latent_dim, dim, hidden, generator)
-        decoder = mnist.decoder(latent_dim, dim, hidden, generator)
-        return cls(encoder, decoder, BernoulliPixels(), latent_dim)
-
-    @classmethod
-    def celeba(
-        cls,
-        latent_dim: int = 32,
-        size: int = 64,
-        width: int = 64,
-        log_std: float = -0.602,
-        as_released: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> VAE:
-        """The paper's networks for faces.
-
-        Args:
-            latent_dim: Dz, 32 in the paper.
-            size: of images, ``(N, 3, size, size)``.
-            width: m, maps of the first convolution.
-            log_std: of the errors of pixels.
-            as_released: leave out a ReLU as the released program does; see the `celeba` module.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-        encoder = celeba.encoder(2 * latent_dim, 3, size, width, generator=generator)
-        decoder = celeba.decoder(latent_dim, 3, size, width, as_released, generator)
-        return cls(encoder, decoder, NormalPixels(log_std), latent_dim)
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the standard deviation of ``q(z | x)``, ``(N, Dz)`` each."""
@@ -135,7 +87,9 @@ class ImplicitVAE(ScoredModel):
 
     Example:
         >>> from scorematching import ScoreMatching
-        >>> vae = ImplicitVAE.mnist(latent_dim=2, dim=5, hidden=(8,))
+        >>> from scorematching.models import BernoulliPixels, ConditionalMLP
+        >>> encoder, score = (ConditionalMLP(dim=2, context_dim=5) for _ in range(2))
+        >>> vae = ImplicitVAE(encoder, nn.Linear(2, 5), BernoulliPixels(), 2, score)
         >>> x = torch.ones(3, 5)
         >>> vae.score_loss(x, ScoreMatching()).shape, vae.loss(x).shape
         (torch.Size([3]), torch.Size([3]))
@@ -153,68 +107,6 @@ class ImplicitVAE(ScoredModel):
         """Keep the parts."""
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         self.noise_dim = latent_dim if noise_dim is None else noise_dim
-
-    @classmethod
-    def mnist(
-        cls,
-        latent_dim: int = 8,
-        dim: int = 784,
-        hidden: Sequence[int] = (256, 256),
-        with_score_network: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> ImplicitVAE:
-        """The paper's networks for binary digits.
-
-        Args:
-            latent_dim: Dz, 8 or 32 in the paper.
-            dim: number of pixels.
-            hidden: widths of the hidden layers of every network.
-            with_score_network: False for scores from an estimator.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-
-        def conditional() -> nn.Module:
-            return mnist.ConditionalMLP(latent_dim, dim, hidden, generator=generator)
-
-        encoder, decoder = conditional(), mnist.decoder(latent_dim, dim, hidden, generator)
-        score_network = conditional() if with_score_network else None
-        return cls(encoder, decoder, BernoulliPixels(), latent_dim, score_network)
-
-    @classmethod
-    def celeba(
-        cls,
-        latent_dim: int = 32,
-        size: int = 64,
-        width: int = 64,
-        log_std: float = -0.602,
-        with_score_network: bool = True,
-        score_activation: Callable[[], nn.Module] = nn.Softplus,
-        as_released: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> ImplicitVAE:
-        """The paper's networks for faces.
-
-        Args:
-            latent_dim: Dz, 32 in the paper.
-            size: of images, ``(N, 3, size, size)``.
-            width: m, maps of the first convolution.
-            log_std: of the errors of pixels.
-            with_score_network: False for scores from an estimator.
-            score_activation: of the score network; the paper's table says ReLU, which must come
-                with ``check_smoothness=False`` in `score_loss`.
-            as_released: leave out two ReLUs as the released program does; see the `celeba` module.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-
-        def conditional(activation: Callable[[], nn.Module], last: bool) -> nn.Module:
-            return celeba.ConditionalConv(
-                latent_dim, 3, latent_dim, size, width, activation, last, generator
-            )
-
-        encoder = conditional(nn.ReLU, not as_released)
-        decoder = celeba.decoder(latent_dim, 3, size, width, as_released, generator)
-        score_network = conditional(score_activation, True) if with_score_network else None
-        return cls(encoder, decoder, NormalPixels(log_std), latent_dim, score_network)
 
     def encode(
         self, x: Tensor, generator: torch.Generator | None = None, num: int | None = None

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_positive
-from scorematching.distributions.observations import (
-    BernoulliPixels,
-    NormalPixels,
-    Observation,
-)
+from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders import celeba, mnist
 from scorematching.models.autoencoders.base import ScoredModel
 from scorematching.models.autoencoders.vae import Estimator
-from scorematching.models.networks import ScoreNetwork
 
 
 class WAE(ScoredModel):
@@ -43,7 +35,9 @@ class WAE(ScoredModel):
 
     Example:
         >>> from scorematching import ScoreMatching
-        >>> wae = WAE.mnist(latent_dim=2, dim=5, hidden=(8,))
+        >>> from scorematching.models import BernoulliPixels, ScoreNetwork
+        >>> encoder, decoder = nn.Linear(5, 2), nn.Linear(2, 5)
+        >>> wae = WAE(encoder, decoder, BernoulliPixels(), 2, ScoreNetwork(dim=2))
         >>> x = torch.ones(3, 5)
         >>> wae.score_loss(x, ScoreMatching()).shape, wae.loss(x).shape
         (torch.Size([3]), torch.Size([3]))
@@ -62,73 +56,6 @@ class WAE(ScoredModel):
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         check_positive(lam, "lam", "10 is the weight of the published experiments")
         self.lam = lam
-
-    @classmethod
-    def mnist(
-        cls,
-        latent_dim: int = 8,
-        dim: int = 784,
-        hidden: Sequence[int] = (256, 256),
-        with_score_network: bool = True,
-        lam: float = 10.0,
-        generator: torch.Generator | None = None,
-    ) -> WAE:
-        """The paper's networks for binary digits.
-
-        Args:
-            latent_dim: Dz, 8 or 32 in the paper.
-            dim: number of pixels.
-            hidden: widths of the hidden layers of every network.
-            with_score_network: False for scores from an estimator.
-            lam: weight of the divergence.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-        encoder = mnist.encoder(latent_dim, dim, hidden, generator)
-        decoder = mnist.decoder(latent_dim, dim, hidden, generator)
-        score_network = (
-            ScoreNetwork(latent_dim, hidden, activation=nn.Tanh, generator=generator)
-            if with_score_network
-            else None
-        )
-        return cls(encoder, decoder, BernoulliPixels(), latent_dim, score_network, lam)
-
-    @classmethod
-    def celeba(
-        cls,
-        latent_dim: int = 32,
-        size: int = 64,
-        width: int = 64,
-        log_std: float = -0.602,
-        with_score_network: bool = True,
-        score_activation: Callable[[], nn.Module] = nn.Softplus,
-        lam: float = 10.0,
-        as_released: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> WAE:
-        """The paper's networks for faces.
-
-        Args:
-            latent_dim: Dz, 32 in the paper.
-            size: of images, ``(N, 3, size, size)``.
-            width: m, maps of the first convolution.
-            log_std: of the errors of pixels, for evaluation.
-            with_score_network: False for scores from an estimator.
-            score_activation: of the score network; the paper's table says ReLU, which must come
-                with ``check_smoothness=False`` in `score_loss`.
-            lam: weight of the divergence.
-            as_released: leave out a ReLU as the released program does; see the `celeba` module.
-            generator: source of the initial weights; None is torch's default generator.
-        """
-        encoder = celeba.encoder(latent_dim, 3, size, width, generator=generator)
-        decoder = celeba.decoder(latent_dim, 3, size, width, as_released, generator)
-        score_network = (
-            celeba.ConditionalConv(
-                latent_dim, 0, latent_dim, size, width, score_activation, generator=generator
-            )
-            if with_score_network
-            else None
-        )
-        return cls(encoder, decoder, NormalPixels(log_std), latent_dim, score_network, lam)
 
     def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Latents of points, ``(N, *event) -> (N, Dz)``; nothing is random here."""

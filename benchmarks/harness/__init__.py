@@ -1,0 +1,1 @@
+"""What all benchmarks share: timing, and where a number comes from."""

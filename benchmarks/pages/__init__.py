@@ -1,0 +1,1 @@
+"""Pages in docs/ that are written from the committed numbers of the benchmarks."""

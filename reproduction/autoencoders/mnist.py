@@ -1,0 +1,299 @@
+"""Variational and Wasserstein auto-encoders on MNIST by five methods (the paper's Table 2).
+
+Every row trains the same networks on digits that are binarised anew at every step, and is judged
+by the likelihood of its decoder on the 10,000 test images, binarised once: annealed importance
+sampling from the prior of the latents to their posterior, image by image.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_vae, make_wae
+from reproduction.autoencoders.training import (
+    EVALUATION,
+    RECONSTRUCTIONS,
+    SAMPLES,
+    WEIGHTS,
+    Settings,
+    needs_network,
+    progress_of,
+    sample_figures,
+    train_in_stages,
+)
+from reproduction.experiment import Experiment, Job, Metrics, Run
+from reproduction.images import digits, uniform_noise
+from reproduction.pictures import save_pairs, save_sheet
+from scorematching import datasets
+from scorematching.evaluation import Estimate, decoder_bracket, decoder_log_likelihood
+from scorematching.models import VAE, WAE, ImplicitVAE
+
+AIS, PICTURES = 4, 5  # further streams of randomness
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """Settings; the defaults are those of Section 6.2 and Appendix C.3, or the release's."""
+
+    width: int = 256  # C.3; of the two hidden layers of each network
+    valid_images: int = 12_000  # release
+    test_images: int = 10_000  # of them
+    ais_images: int = 10_000  # 6.2; the first of the test images
+    ais_chains: int = 16  # release
+    ais_steps: int = 1000  # 6.2; temperatures
+    ais_leapfrog: int = 10  # release
+    ais_batch: int = 1000  # images at a time (ours)
+    bracket_images: int = 100  # simulated ones, whose likelihood is bounded from both sides (ours)
+    synthetic_dim: int = 784  # of the rehearsal's data
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ELBO": {"method": "ELBO"},
+    "SSM": {"method": "SSM"},
+    "SSM M=100": {"method": "SSM", "projections": 100},
+    "SSM exact": {"method": "SSM exact"},
+    "Stein": {"method": "Stein"},
+    "Spectral": {"method": "Spectral"},
+}
+"""Rows of each column of the table; the exact trace is ours."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    f"{model} {dim}/{name}": {"model": model, "latent_dim": dim, **row}
+    for model in ("VAE", "WAE")
+    for dim in (8, 32)
+    for name, row in METHODS.items()
+    if not (model == "WAE" and name == "ELBO")
+}
+
+SMOKE = {
+    "dataset": "synthetic",
+    "synthetic_dim": 16,
+    "latent_dim": 2,
+    "width": 8,
+    "iterations": 8,
+    "stage": 4,
+    "batch_size": 16,
+    "num_samples": 6,
+    "valid_images": 32,
+    "test_images": 64,
+    "ais_images": 8,
+    "ais_chains": 4,
+    "ais_steps": 5,
+    "ais_leapfrog": 2,
+    "bracket_images": 4,
+}
+
+
+def run(config: Config, job: Job) -> Metrics:
+    """Train one row and estimate the likelihood of the test images.
+
+    Args:
+        config: the settings.
+        job: the circumstances.
+
+    Returns:
+        The negative log-likelihood with its standard error over images, how well the chains did,
+        errors on held-out images on the way, and times.
+    """
+    parts = load(config, job)
+    noise = job.generator(EVALUATION)
+    valid, test = (binarise(part, noise) for part in parts[1:])
+    model = make_model(config, parts.train.shape[1], job)
+
+    def look(mark: int) -> Metrics:
+        return held_out(model, valid, job.generator(EVALUATION))
+
+    seen = train_in_stages(model, parts.train, binarise, config, job, look)
+    _draw_sheets(model, test, job)
+    last = seen["stages"].get(str(seen["iterations"]), held_out(model, valid, noise))
+    return {
+        **likelihood(model, test, config, job),
+        "valid_reconstruction": last["reconstruction"],
+        "valid_bound": last["bound"],
+        **progress_of(seen),
+        "rounding": rounding(model, test[:1000], noise),
+        "stages": seen["stages"],
+    }
+
+
+def load(config: Config, job: Job) -> datasets.Split:
+    """Images as rows in [0, 1]: 48,000 for training, 12,000 held out, 10,000 for the test."""
+    if config.dataset == "synthetic":
+        sizes = 8 * config.batch_size, config.valid_images, config.test_images
+        return uniform_noise(sizes, config.synthetic_dim, job)
+    parts = digits(config.dataset, config.valid_images, job)
+    return parts._replace(test=parts.test[: config.test_images])
+
+
+def binarise(intensities: Tensor, generator: torch.Generator) -> Tensor:
+    """Pixels that are one with the probability of their intensity, ``(N, D) -> (N, D)``."""
+    return torch.bernoulli(intensities, generator=generator)
+
+
+def make_model(config: Config, dim: int, job: Job) -> VAE | ImplicitVAE | WAE:
+    """The row's model, with initial weights of the seed."""
+    hidden, weights = (config.width, config.width), job.generator(WEIGHTS, "cpu")
+    model: VAE | ImplicitVAE | WAE
+    if config.method == "ELBO":
+        model = make_vae(config.latent_dim, dim, hidden, weights)
+    elif config.model == "VAE":
+        network = needs_network(config)
+        model = make_implicit_vae(config.latent_dim, dim, hidden, network, weights)
+    else:
+        network, lam = needs_network(config), config.lam
+        model = make_wae(config.latent_dim, dim, hidden, network, lam, weights)
+    return model.to(job.device)
+
+
+@torch.no_grad()
+def held_out(model: Any, x: Tensor, generator: torch.Generator) -> Metrics:
+    """On held-out images: ``-log p(x | z)`` for z of the encoder, and minus the evidence bound.
+
+    Only an explicit encoder has a bound: an implicit one has no density.
+    """
+    parts = x.split(2000)
+    errors = [-model.log_likelihood(model.encode(part, generator), part) for part in parts]
+    bounds = [model.loss(part, generator) for part in parts] if isinstance(model, VAE) else None
+    return {
+        "reconstruction": torch.cat(errors).double().mean().item(),
+        "bound": torch.cat(bounds).double().mean().item() if bounds else None,
+    }
+
+
+def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
+    """The negative log-likelihood of test images, and how far it can be trusted."""
+    began, generator = time.perf_counter(), job.generator(AIS)
+    found = decoder_log_likelihood(
+        model.decoder,
+        test[: config.ais_images],
+        config.latent_dim,
+        model.observation,
+        config.ais_chains,
+        config.ais_steps,
+        num_leapfrog=config.ais_leapfrog,
+        batch_size=config.ais_batch,
+        generator=generator,
+    )
+    seconds = time.perf_counter() - began
+    bracket = decoder_bracket(
+        model.decoder,
+        config.bracket_images,
+        config.latent_dim,
+        test,
+        model.observation,
+        config.ais_chains,
+        config.ais_steps,
+        num_leapfrog=config.ais_leapfrog,
+        generator=generator,
+    )
+    return {
+        "nll": found.nll.mean,
+        "nll_se": found.nll.standard_error,
+        "ais_images": found.nll.count,
+        # Of one image, from its chains; the error above is over images.
+        "image_se": found.standard_error.mean().item(),
+        "ess": found.effective_sample_size.mean().item(),
+        "acceptance": found.acceptance,
+        "ais_seconds": round(seconds, 2),
+        "bracket_nll": -Estimate.of(bracket.lower).mean,
+        "bracket_gap": bracket.gap.mean,
+        "bracket_gap_se": bracket.gap.standard_error,
+    }
+
+
+@torch.no_grad()
+def rounding(model: Any, x: Tensor, generator: torch.Generator) -> float:
+    """Mean error of ``log p(x | z)`` by the precision in which it is computed, tf32 included."""
+    z = model.encode(x, generator)
+    exact = deepcopy(model).double().log_likelihood(z.double(), x.double())
+    return (model.log_likelihood(z, x).double() - exact).mean().item()
+
+
+@torch.no_grad()
+def _draw_sheets(model: Any, test: Tensor, job: Job) -> None:
+    """Samples and reconstructions as PNG, in the folder of the run."""
+    generator, side = job.generator(PICTURES), math.isqrt(test.shape[1])
+    shape = (-1, 1, side, test.shape[1] // side)
+    save_sheet(job.folder / SAMPLES, model.sample(100, generator).reshape(shape))
+    copies = model.decode(model.encode(test[:50], generator))
+    save_pairs(
+        job.folder / RECONSTRUCTIONS, test[:50].reshape(shape), copies.reshape(shape), columns=10
+    )
+
+
+def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Samples of all rows, and errors on held-out images over the iterations."""
+    return [*sample_figures(runs, folder, _column), _curves(runs, folder)]
+
+
+def _column(run: Run) -> str:
+    return f"latent dimension {run.config['latent_dim']}"
+
+
+def _curves(runs: Sequence[Run], folder: Path) -> Path:
+    from matplotlib.figure import Figure
+
+    groups = list(dict.fromkeys(run.variant.split("/")[0] for run in runs))
+    figure = Figure(figsize=(4.5 * len(groups), 3.8), layout="constrained")
+    for axis, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups):
+        for run in runs:
+            if run.variant.startswith(f"{group}/"):
+                stages = run.metrics["stages"]
+                errors = [stage["reconstruction"] for stage in stages.values()]
+                axis.plot([int(mark) for mark in stages], errors, label=run.variant.split("/")[1])
+        axis.set(title=group, xlabel="iterations", ylabel="-log p(x | z), held out")
+        axis.legend(fontsize=8)
+    path = folder / "table-mnist-curves.png"
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """What the runs say about length, time, and the reach of their estimates."""
+    found = []
+    for run in runs:
+        metrics = run.metrics
+        if metrics["iterations"] < run.config["iterations"]:
+            found.append(
+                f"{run.variant} (seed {run.seed}) ended after {metrics['iterations']} of "
+                f"{run.config['iterations']} iterations."
+            )
+    gaps = [run.metrics["bracket_gap"] for run in runs]
+    found.append(
+        f"On {runs[0].config['bracket_images']} simulated images the bounds from below and above "
+        f"differ by at most {max(gaps):.2f} nats in the mean, over all rows; effective sample size "
+        f"of the {runs[0].config['ais_chains']} chains at least "
+        f"{min(run.metrics['ess'] for run in runs):.1f} in the mean."
+    )
+    worst = max(abs(run.metrics["rounding"]) for run in runs)
+    found.append(f"Rounding moves log p(x | z) by at most {worst:.1g} nats in the mean.")
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="table-mnist",
+    summary="Auto-encoders on MNIST: negative log-likelihood by annealed importance sampling.",
+    config=Config,
+    variants=VARIANTS,
+    smoke=SMOKE,
+    run=run,
+    columns={
+        "nll": "NLL",
+        "bracket_gap": "bracket",
+        "valid_reconstruction": "held-out reconstruction",
+        "iterations": "iterations",
+        "ms_per_iteration": "ms per iteration",
+        "ais_seconds": "AIS seconds",
+    },
+    plot=plot,
+    notes=notes,
+)

@@ -1,0 +1,285 @@
+"""NICE on MNIST by every objective, exact score matching included (the paper's Table 1).
+
+The published recipe, Adam at a rate of 1e-3 for 100 epochs, makes large steps to the end and its
+result depends on where it happens to stop. So every row is there a second time with a recipe that
+settles: a smaller rate that falls to zero, clipped gradients and averaged weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reproduction.experiment import Experiment, Job, Metrics, Run
+from reproduction.images import digits, uniform_noise
+from reproduction.objectives import objective
+from scorematching import datasets
+from scorematching.errors import DivergedError
+from scorematching.evaluation import Estimate, score_matching_losses
+from scorematching.models import NICE
+from scorematching.objectives import parzen_sigma
+from scorematching.training import TrainConfig, read_log, train
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings; the defaults are those of Section 6.1 and Appendix C.2 unless marked as ours."""
+
+    dataset: str = "mnist"
+    objective: str = "SSM-VR"
+    epochs: int = 100  # C.2
+    batch_size: int = 128  # C.2
+    lr: float = 1e-3  # C.2; the released settings have 1e-4 for most rows
+    schedule: str = "constant"
+    max_norm: float | None = None
+    ema_decay: float | None = None
+    num_hidden: int = 5  # per coupling, C.2; the released network has 4
+    width: int = 1000  # C.2
+    sigma: float = 0.1  # of DSM: the paper's choice from a grid
+    balanced: bool = False  # directions orthogonal across a batch (ours)
+    valid_points: int = 1000  # on which exact losses choose the weights (ours: theirs are 128)
+    validate_every: int = 2  # epochs (ours: theirs is every 100 steps)
+    test_points: int = 10_000
+    synthetic_dim: int = 784  # of the rehearsal's data
+
+
+STABLE = {
+    "lr": 3e-4,
+    "schedule": "cosine",
+    "max_norm": 1000.0,
+    "ema_decay": 0.999,
+    "num_hidden": 4,
+    "balanced": True,
+}
+"""A recipe that settles: what it changes of the published one."""
+
+ROWS: dict[str, dict[str, Any]] = {
+    "MLE": {"objective": "MLE"},
+    "SSM-VR": {"objective": "SSM-VR"},
+    "SSM": {"objective": "SSM"},
+    "DSM": {"objective": "DSM", "sigma": 0.1},
+    "DSM heuristic": {"objective": "DSM", "sigma": 1.74},
+    "CP": {"objective": "CP"},
+    "approximate BP": {"objective": "approximate BP"},
+    "SM": {"objective": "SM", "epochs": 2},
+}
+"""Rows of the table; the last is ours, for the paper could not run it."""
+
+RELEASED = {"num_hidden": 4, "lr": 1e-4}
+"""What the published settings differ in from the published text; DSM and CP kept 1e-3."""
+
+SIGMAS = (0.01, 0.05, 0.10, 0.20, 0.28, 0.50, 1.00, 1.50)
+"""The paper's grid for DSM. After 10 epochs of the stable recipe 0.2 has the least validation loss,
+which is the row "DSM tuned"; the paper's choice, by its own recipe, is 0.1."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{f"paper/{name}": row for name, row in ROWS.items()},
+    **{f"stable/{name}": {**STABLE, **row} for name, row in ROWS.items()},
+    "stable/DSM tuned": {**STABLE, "objective": "DSM", "sigma": 0.2},
+    **{
+        f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
+        for name, row in ROWS.items()
+    },
+    **{
+        f"sigma/{sigma}": {**STABLE, "objective": "DSM", "sigma": sigma, "epochs": 10}
+        for sigma in SIGMAS
+    },
+}
+
+SMOKE = {
+    "dataset": "synthetic",
+    "synthetic_dim": 6,
+    "epochs": 2,
+    "batch_size": 16,
+    "width": 8,
+    "num_hidden": 2,
+    "valid_points": 16,
+    "test_points": 32,
+}
+
+
+def run(config: Config, job: Job) -> Metrics:
+    """Train one row and take its losses on the test set.
+
+    Args:
+        config: the settings.
+        job: the circumstances.
+
+    Returns:
+        Exact score-matching loss and log-likelihood in logit space on test points, with standard
+        errors over the points; time; and what happened on the way.
+    """
+    parts = load(config, job)
+    prepare = job.generator(1)
+    valid = dequantise(parts.valid[: config.valid_points], prepare)
+    test = dequantise(parts.test[: config.test_points], prepare)
+    flow = NICE(
+        parts.train.shape[1],
+        hidden=(config.width,) * config.num_hidden,
+        generator=job.generator(2, "cpu"),
+    ).to(job.device)
+    settings = _train_config(config, len(parts.train) // config.batch_size)
+    folder = job.folder / "training"
+    diverged = None
+    try:
+        train(
+            flow,
+            objective(config.objective, config.sigma, config.balanced),
+            parts.train,
+            settings,
+            validation=lambda model: score_matching_losses(model, valid).mean().item(),
+            transform=dequantise,
+            # One pass over the weights in place of ten; the same arithmetic.
+            optimizer=partial(torch.optim.Adam, fused=job.device.type == "cuda" or None),
+            generator=job.generator(3),
+            folder=folder,
+            resume=True,
+            progress=job.progress,
+        )
+    except DivergedError as error:
+        diverged = error.step  # the flow has the weights of the best validation
+    return {
+        **_measure(flow, test),
+        "valid_sm": score_matching_losses(flow, valid).mean().item(),
+        **_history(folder, settings),
+        "diverged_at_step": diverged,
+        "sigma": config.sigma if config.objective == "DSM" else None,
+        "parzen_sigma": _parzen(parts, prepare) if job.variant.endswith("heuristic") else None,
+    }
+
+
+def load(config: Config, job: Job) -> datasets.Split:
+    """Images in [0, 1] as rows: 54,000 for training, 6,000 for validation, 10,000 for the test."""
+    if config.dataset == "synthetic":
+        sizes = 8 * config.batch_size, config.valid_points, config.test_points
+        return uniform_noise(sizes, config.synthetic_dim, job)
+    return digits(config.dataset, 6_000, job)
+
+
+def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
+    """Pixels with the noise that rounding took away, in logit space: ``(N, D) -> (N, D)``.
+
+    The transforms of `datasets` do the same, but look at the values, which a GPU has to wait for.
+    """
+    u = torch.rand(pixels.shape, generator=generator, device=pixels.device)
+    return (pixels + (2 * u - 1) / 512).clamp(1e-3, 1 - 1e-3).logit()
+
+
+def _train_config(config: Config, per_epoch: int) -> TrainConfig:
+    return TrainConfig(
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        schedule=config.schedule,
+        max_norm=config.max_norm,
+        ema_decay=config.ema_decay,
+        validate_every=config.validate_every * per_epoch,
+        checkpoint_every=20 * per_epoch,
+        log_every=per_epoch,
+    )
+
+
+@torch.no_grad()
+def _measure(flow: NICE, test: Tensor) -> Metrics:
+    loss = Estimate.of(score_matching_losses(flow, test))
+    likelihood = Estimate.of(torch.cat([flow(x) for x in test.split(1000)]))
+    return {
+        "test_sm": loss.mean,
+        "test_sm_se": loss.standard_error,
+        "test_ll": likelihood.mean,
+        "test_ll_se": likelihood.standard_error,
+        "test_points": len(test),
+    }
+
+
+def _history(folder: Path, settings: TrainConfig) -> Metrics:
+    """Validation losses by epoch, and the time of the training and of an epoch of it."""
+    log = [line for line in read_log(folder / "log.jsonl") if "loss" in line]
+    valid = [(line["step"], line["validation"]) for line in log if line.get("validation")]
+    best = min(valid, key=lambda pair: pair[1])[0] if valid else None
+    epochs = log[-1]["step"] / settings.log_every if log else 0.0
+    seconds = log[-1]["seconds"] if log else 0.0
+    return {
+        "best_epoch": best and best / settings.log_every,
+        "epochs": epochs,
+        "train_seconds": seconds,
+        "seconds_per_epoch": seconds / epochs if epochs else None,
+        "valid_sm_by_epoch": [[step / settings.log_every, loss] for step, loss in valid],
+    }
+
+
+def _parzen(parts: datasets.Split, generator: torch.Generator) -> float:
+    """The paper's heuristic for sigma, by a search that converges."""
+    centres, held_out = (dequantise(part, generator) for part in (parts.train, parts.valid[:1000]))
+    return parzen_sigma(centres[:20_000], held_out)
+
+
+def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Validation losses over epochs, one panel for each recipe."""
+    from matplotlib.figure import Figure
+
+    recipes = sorted({run.variant.split("/")[0] for run in runs} - {"sigma"})
+    figure = Figure(figsize=(5.5 * max(1, len(recipes)), 4.2), layout="constrained")
+    axes = figure.subplots(1, max(1, len(recipes)), squeeze=False)[0]
+    for axis, recipe in zip(axes, recipes):
+        for run in runs:
+            curve = run.metrics["valid_sm_by_epoch"]
+            if run.variant.startswith(f"{recipe}/") and curve:
+                axis.plot(*zip(*curve), label=run.variant.split("/")[1])
+        axis.set(title=f"{recipe} recipe", xlabel="epoch", ylabel="validation SM loss")
+        axis.set_yscale("symlog", linthresh=1000)
+        axis.set_yticks([tick for tick in axis.get_yticks() if tick == 0 or abs(tick) >= 1000])
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    path = folder / "table-nice.png"
+    figure.savefig(path, dpi=150)
+    return [path]
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """What the runs say about time, divergence and the noise of DSM."""
+    found = []
+    for run in runs:
+        if run.variant == "stable/SSM-VR":
+            found.append(f"One SSM-VR run: {run.metrics['train_seconds']:.0f} s of training.")
+        if run.variant.endswith("/SM"):
+            each = run.metrics["seconds_per_epoch"]
+            found.append(f"Exact score matching ({run.variant}): {each:.0f} s per epoch.")
+        if run.metrics["diverged_at_step"] is not None:
+            step = run.metrics["diverged_at_step"]
+            found.append(f"{run.variant} diverged at step {step}; its best weights are shown.")
+        if run.metrics["parzen_sigma"] is not None:
+            found.append(
+                f"The heuristic's sigma, by a search to convergence ({run.variant}): "
+                f"{run.metrics['parzen_sigma']:.3f}; the paper has 1.74."
+            )
+    grid = {
+        run.metrics["sigma"]: run.metrics["valid_sm"] for run in runs if "sigma/" in run.variant
+    }
+    if grid:
+        best = min(grid, key=lambda sigma: grid[sigma])
+        found.append(f"Least validation loss of DSM's grid after 10 epochs: sigma = {best}.")
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="table-nice",
+    summary="NICE on MNIST: exact score-matching loss and log-likelihood of every objective.",
+    config=Config,
+    variants=VARIANTS,
+    smoke=SMOKE,
+    run=run,
+    columns={
+        "test_sm": "SM loss",
+        "test_ll": "log-likelihood",
+        "train_seconds": "seconds",
+        "best_epoch": "best epoch",
+    },
+    plot=plot,
+    notes=notes,
+)

@@ -1,0 +1,215 @@
+"""What the experiments with auto-encoders share: methods, rates and stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reproduction.autoencoders import training as autoencoders
+from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_vae, make_wae
+from reproduction.autoencoders.training import (
+    Settings,
+    TwoRates,
+    loss_for,
+    spectral,
+    stein,
+    train_in_stages,
+)
+from reproduction.experiment import Job
+from scorematching.estimators import spectral_score, stein_score
+from scorematching.models import ImplicitVAE
+from scorematching.training import TrainConfig, train
+from tests.tolerances import IDENTITY, ROUTES
+
+TINY = Settings(latent_dim=2, iterations=6, stage=2, batch_size=8, num_samples=5)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def draws(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(), dtype=torch.float64)
+
+
+def bits(num: int = 64) -> Tensor:
+    return torch.rand(num, 5, generator=seeded(1)).round()
+
+
+def implicit(with_network: bool = True) -> ImplicitVAE:
+    return make_implicit_vae(2, 5, (6,), with_network, seeded(2))
+
+
+def job(folder: Path) -> Job:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Job("VAE 8/SSM", 0, torch.device("cpu"), folder)
+
+
+def as_it_is(batch: Tensor, generator: torch.Generator) -> Tensor:
+    return batch
+
+
+# Methods.
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_spectral_is_that_of_the_estimators(average: bool) -> None:
+    z = draws(4, 30, 3) * torch.tensor([0.1, 1.0, 2.0, 5.0])[:, None, None]
+    config = replace(TINY, average_mass=average)
+    plain = spectral_score(z, include_diagonal=True, average_mass=average)
+    assert torch.allclose(spectral(config, z), plain, rtol=0, atol=ROUTES * plain.abs().max())
+    other = spectral_score(z, include_diagonal=True, average_mass=not average)
+    assert not torch.allclose(other, plain)
+
+
+def test_kernels_compute_in_double_precision() -> None:
+    z = draws(2, 40, 8).float()
+    for method, plain in ((stein, stein_score), (spectral, spectral_score)):
+        wide = plain(z.double(), include_diagonal=True)
+        if method is spectral:
+            wide = plain(z.double(), include_diagonal=True, average_mass=True)
+        found = method(TINY, z)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, wide.float()) or torch.allclose(found.double(), wide, rtol=1e-6)
+
+
+def test_a_set_of_samples_keeps_its_first_eigenpair() -> None:
+    """Even where it has all the mass, as for samples that hardly differ."""
+    z = draws(1, 6, 2)
+    config = replace(TINY, mass=1e-6)
+    assert torch.allclose(
+        spectral(config, z), spectral_score(z, num_eigen=1, include_diagonal=True), atol=IDENTITY
+    )
+
+
+def test_unknown_methods_are_refused() -> None:
+    with pytest.raises(ValueError, match="method must be one of ELBO, SSM"):
+        loss_for(replace(TINY, method="MMD"))
+    with pytest.raises(ValueError, match="WAE has no ELBO"):
+        loss_for(replace(TINY, method="ELBO", model="WAE"))
+
+
+def test_the_score_network_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder is moved by the score network of this step, not of the last."""
+    model, calls = implicit(), []
+    real = {name: getattr(ImplicitVAE, name) for name in ("score_loss", "loss")}
+
+    def weights() -> list[float]:
+        assert model.score_network is not None
+        return [w.sum().item() for w in (*model.score_network.parameters(), *model.parameters())]
+
+    def spy(name: str) -> Any:
+        def call(self: Any, *args: Any, **more: Any) -> Tensor:
+            calls.append((name, weights()))
+            result: Tensor = real[name](self, *args, **more)
+            return result
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(ImplicitVAE, name, spy(name))
+    begin = weights()
+    config = TrainConfig(steps=1, batch_size=8, lr=1e-2)
+    train(model, loss_for(TINY), bits(), config, optimizer=torch.optim.RMSprop, generator=seeded())
+    assert [name for name, _ in calls] == ["score_loss", "loss"]
+    num = len(list(model.score_network.parameters()))  # type: ignore[union-attr]
+    (_, first), (_, second), end = *calls, weights()
+    assert first == begin and second[:num] != first[:num]  # the score network has moved
+    encoder = [i for i, (name, _) in enumerate(model.named_parameters()) if "score" not in name]
+    assert all(second[num + i] == first[num + i] for i in encoder)  # and nothing else
+    assert end[:num] == second[:num] and end != second
+
+
+@pytest.mark.parametrize("method", ["Stein", "Spectral"])
+def test_kernels_see_many_latents_of_a_point_or_one_of_many_points(method: str) -> None:
+    shapes = []
+    real = getattr(autoencoders, method.lower())
+
+    def spy(config: Settings, z: Tensor) -> Tensor:
+        shapes.append(tuple(z.shape))
+        scores: Tensor = real(config, z)
+        return scores
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoencoders, method.lower(), spy)
+        loss_for(replace(TINY, method=method))(implicit(False), bits(8), generator=seeded())
+        wae = make_wae(2, 5, (6,), False, generator=seeded(2))
+        loss_for(replace(TINY, method=method, model="WAE"))(wae, bits(8), generator=seeded())
+    assert shapes == [(8, 5, 2), (1, 8, 2)]
+
+
+def test_two_rates_are_two_optimisers() -> None:
+    both = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    plain = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    one = TwoRates(both, 1e-2, {id(both[1])}, ratio=0.1)
+    two = [torch.optim.RMSprop([p], lr=lr) for p, lr in zip(plain, (1e-2, 1e-3))]
+    for k in range(3):
+        for p in (*both, *plain):
+            p.grad = torch.arange(3.0) + k
+        one.step()
+        for optimizer in two:
+            optimizer.step()
+    assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(both, plain))
+    assert [group["lr"] for group in one.param_groups] == [1e-2, 1e-2]
+
+
+# Stages.
+
+
+def staged(folder: Path, config: Settings = TINY, stop_at: int | None = None) -> Any:
+    """Train a small model; optionally be interrupted while it is looked at."""
+    explicit = config.method == "ELBO"
+    model: Any = make_vae(2, 5, (6,), seeded(2)) if explicit else implicit()
+    looks = []
+
+    def look(mark: int) -> dict[str, Any]:
+        looks.append(mark)
+        if mark == stop_at:
+            raise KeyboardInterrupt
+        return {"sum": sum(p.sum().item() for p in model.parameters())}
+
+    try:
+        seen = train_in_stages(model, bits(), as_it_is, config, job(folder), look)
+    except KeyboardInterrupt:
+        return None, looks, model
+    return seen, looks, model
+
+
+def test_stages_leave_the_digits_alone(tmp_path: Path) -> None:
+    weights = []
+    for stage in (2, 5, 6):
+        seen, looks, model = staged(tmp_path / str(stage), replace(TINY, stage=stage))
+        assert looks == [*range(stage, 6, stage), 6] and seen["iterations"] == 6
+        weights.append([p.detach().clone() for p in model.parameters()])
+    for other in weights[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(weights[0], other))
+
+
+def test_an_interrupted_run_looks_at_what_it_has_not_seen(tmp_path: Path) -> None:
+    whole, _, _ = staged(tmp_path / "whole")
+    assert staged(tmp_path / "broken", stop_at=4)[1] == [2, 4]
+    resumed, looks, _ = staged(tmp_path / "broken")
+    assert looks == [4, 6]
+    for mark in ("2", "4", "6"):
+        assert resumed["stages"][mark]["sum"] == whole["stages"][mark]["sum"]
+    again, looks, model = staged(tmp_path / "broken")
+    assert looks == [] and again == resumed
+    assert sum(p.sum().item() for p in model.parameters()) == whole["stages"]["6"]["sum"]
+
+
+def test_a_run_stops_where_its_time_is_up(tmp_path: Path) -> None:
+    seen, looks, _ = staged(tmp_path, replace(TINY, max_seconds=1e-9))
+    assert looks == [2] and seen["iterations"] == 2
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
+    wild = replace(TINY, method="ELBO", lr=1e30)
+    seen, looks, model = staged(tmp_path, wild)
+    assert looks == [] and seen["diverged_at"] is not None and seen["iterations"] == 0
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert staged(tmp_path, wild)[0] == seen

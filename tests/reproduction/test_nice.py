@@ -1,0 +1,85 @@
+"""The NICE experiment: its data, its rows, and a run that is interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reproduction import nice as nice_mnist
+from reproduction.experiment import Job
+from reproduction.nice import EXPERIMENT, SMOKE, Config, dequantise, run
+from scorematching import datasets
+
+SMALL = replace(Config(), **SMOKE)
+
+
+def job(folder: Path, variant: str = "paper/SSM-VR") -> Job:
+    return Job(variant, 0, torch.device("cpu"), folder)
+
+
+def test_the_published_recipe_is_the_default() -> None:
+    config = EXPERIMENT.settings("paper/SSM-VR", {})
+    assert config == Config()
+    assert (config.lr, config.num_hidden, config.epochs, config.batch_size) == (1e-3, 5, 100, 128)
+
+
+def test_every_row_is_there_by_every_recipe() -> None:
+    for recipe in ("paper", "stable", "released"):
+        rows = {name.split("/")[1] for name in EXPERIMENT.variants if name.startswith(recipe)}
+        assert rows >= set(nice_mnist.ROWS)
+
+
+def test_dequantisation_is_that_of_the_datasets() -> None:
+    x = torch.rand(5, 4, dtype=torch.float64)
+    noise = [torch.Generator().manual_seed(0) for _ in range(2)]
+    plain = datasets.Logit()(datasets.Dequantise(1 / 512)(x.float(), noise[0]))
+    assert torch.allclose(dequantise(x.float(), noise[1]), plain)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, epochs=22, validate_every=1)
+    whole = run(config, job(tmp_path / "whole"))
+    real, calls = nice_mnist.score_matching_losses, []
+
+    def break_once(model: Any, x: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 21:
+            raise KeyboardInterrupt
+        return real(model, x)
+
+    monkeypatch.setattr(nice_mnist, "score_matching_losses", break_once)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, job(tmp_path / "broken"))
+    resumed = run(config, job(tmp_path / "broken"))
+    assert (
+        len(calls) == 21 + 2 + 2
+    )  # two epochs after the checkpoint of the twentieth, and the final losses
+    for name in ("test_sm", "test_ll", "valid_sm", "valid_sm_by_epoch"):
+        assert resumed[name] == whole[name]
+
+
+def test_divergence_is_a_result(tmp_path: Path) -> None:
+    metrics = run(replace(SMALL, lr=1e30, epochs=4), job(tmp_path))
+    assert 1 < metrics["diverged_at_step"] < 5
+    assert metrics["test_points"] == 32 and metrics["test_sm"] < 100  # weights of before
+
+
+def test_rows_see_the_same_points(tmp_path: Path) -> None:
+    """What differs between rows of one seed is the objective alone."""
+    first, second = (nice_mnist.load(SMALL, job(tmp_path, name)) for name in ("a", "b"))
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+@pytest.mark.data
+def test_mnist_is_split_as_published() -> None:
+    if not datasets.is_at_hand("mnist") or not datasets.is_at_hand("mnist-test"):
+        pytest.skip("MNIST is not at hand; set SCOREMATCHING_DATA")
+    parts = nice_mnist.load(Config(), job(Path()))
+    assert [len(part) for part in parts] == [54_000, 6_000, 10_000]
+    assert all(part.min() >= 0 and part.max() <= 1 for part in parts)
