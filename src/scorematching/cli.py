@@ -75,6 +75,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         message = error.format_message() if hasattr(error, "format_message") else error
-        print(f"{app.info.name}: {message}", file=sys.stderr)
+        if message:  # empty where typer has shown the help
+            print(f"{app.info.name}: {message}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
     return 0

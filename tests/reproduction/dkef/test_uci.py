@@ -18,8 +18,7 @@ from reproduction.objectives import METHODS
 from scorematching.distributions import Gaussian
 from scorematching.errors import DivergedError
 from scorematching.models import DKEF
-
-from ..tolerances import ROUTES
+from tests.tolerances import ROUTES
 
 CPU = torch.device("cpu")
 SMOKE = replace(Config(), **EXPERIMENT.smoke)
