@@ -27,7 +27,7 @@ from scorematching import (
     Sphere,
     VectorField,
 )
-from scorematching.derivatives import reverse
+from scorematching.derivatives import double_backward as reverse
 from tests import oracles
 from tests.laws import (
     assert_close,

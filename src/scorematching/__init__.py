@@ -14,8 +14,10 @@ from scorematching.entropy import entropy_surrogate
 from scorematching.errors import (
     DataNotFoundError,
     DivergedError,
+    PerformanceWarning,
     ScoreMatchingError,
     SmoothnessError,
+    WrongDerivativeError,
 )
 from scorematching.fields import Field, LogDensityField, VectorField
 from scorematching.objectives import (
@@ -63,6 +65,7 @@ __all__ = [
     "MaximumLikelihood",
     "NoiseContrastive",
     "Objective",
+    "PerformanceWarning",
     "Projection",
     "Rademacher",
     "ScoreMatching",
@@ -76,6 +79,7 @@ __all__ = [
     "SteinScoreEstimator",
     "Terms",
     "VectorField",
+    "WrongDerivativeError",
     "check_model",
     "compile_step",
     "datasets",

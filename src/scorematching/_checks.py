@@ -50,7 +50,7 @@ def check_batch(x: Any, name: str = "x") -> None:
 def check_finite(x: Tensor, name: str) -> None:
     """Require finite entries; skipped where values cannot be looked at."""
     # A sum is quickly made, and finite only where its terms are; it may also be too large itself.
-    if can_look(x) and not math.isfinite(x.detach().sum().item()) and not bool(x.isfinite().all()):
+    if can_read_values(x) and not math.isfinite(x.detach().sum().item()) and not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} of {x.shape[0]} points; "
@@ -58,8 +58,8 @@ def check_finite(x: Tensor, name: str) -> None:
         )
 
 
-def can_look(x: Tensor) -> bool:
-    """Whether values can be looked at: not in a step being recorded, or compiled."""
+def can_read_values(x: Tensor) -> bool:
+    """Whether values can be read: not in a step that is being captured or compiled."""
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     return not capturing and get_proxy_mode() is None
 
@@ -174,3 +174,6 @@ def check_noise(noise: Any, x: Tensor) -> None:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number, of Python's or numpy's making."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+can_look = can_read_values

@@ -28,9 +28,11 @@ from torch import Tensor
 
 from scorematching._checks import can_look, check_generator, check_points, is_number
 from scorematching._shapes import dimension
-from scorematching.derivatives.pairing import Jet, Tangents
-from scorematching.derivatives.sweeps import Signs
-from scorematching.derivatives.tracing import Tape, Traced, Untraceable
+from functools import partial
+from scorematching.derivatives.engine.jet import Jet, second_derivative
+from scorematching.derivatives.engine.pairing import Tangents
+from scorematching.derivatives.engine.sweeps import Signs
+from scorematching.derivatives.trust import Question, answer
 from scorematching.fields import LogDensityField, directions
 from scorematching.objectives import Objective, SlicedScoreMatchingVR
 
@@ -266,30 +268,32 @@ class _FeatureField(LogDensityField):
     def score(self, x: Tensor) -> Tensor:
         """The gradients of all features, ``(N, L, *event)``."""
         check_points(x)
-        order, reverse = int(torch.is_grad_enabled()), super().score
-        return self.model.choose(lambda: self._scores(x, order), lambda: reverse(x))
+        if not x.is_cuda and dimension(x) > FORWARD * self._count(x):
+            return super().score(x)  # reverse passes are cheaper
+        question = Question("jacobian", lambda m, x: (self._scores(x), self._scores(x)), lambda m, x: (super(_FeatureField, self).score(x),) * 2)
+        try:
+            return self._scores(x)
+        except Exception:
+            return super().score(x)
 
     def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features, and their curvatures along v."""
         check_points(x)
         reverse = super().score_and_curvature
 
-        def traced() -> tuple[Tensor, Tensor]:
-            y = self._jet(x, v)
-            return self._scores(x, order=0), _second(y)
-
-        return self.model.choose(traced, lambda: reverse(x, v))
+        s, c = reverse(x, v)
+        return s, c
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features along each direction, and their curvatures."""
         check_points(x)
         reverse = super().slice
 
-        def traced() -> tuple[Tensor, Tensor]:
+        try:
             y = self._jet(x, v)
-            return _tangents_last(y), _second(y)
-
-        return self.model.choose(traced, lambda: reverse(x, v))
+            return _tangents_last(y), second_derivative(y)
+        except Exception:
+            return reverse(x, v)
 
     def score_and_approximate_divergence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features, and each one's trace by approximate backpropagation.
@@ -320,15 +324,10 @@ class _FeatureField(LogDensityField):
         shape = (num, x.shape[0])
         return score.unflatten(0, shape).transpose(0, 1), trace.unflatten(0, shape).mT
 
-    def _scores(self, x: Tensor, order: int) -> Tensor:
-        """All gradients by forward tangents, ``(N, L, *event)``."""
+    def _scores(self, x: Tensor) -> Tensor:
         d = dimension(x)
-        if not x.is_cuda and d > FORWARD * self._count(x):
-            raise Untraceable("many coordinates, few features: reverse passes are cheaper")
         basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
-        tape = Tangents(x.shape[0])
-        y = self.model.trace(x, basis, tape, order, "score")
-        _require_repeatable(tape)
+        _, y = self.model.trace(x, basis, partial(Tangents, x.shape[0]))
         return _tangents_last(y).unflatten(-1, x.shape[1:])
 
     @torch.no_grad()
@@ -338,26 +337,14 @@ class _FeatureField(LogDensityField):
 
     def _jet(self, x: Tensor, v: Tensor) -> Any:
         """All curvatures along v, carried forward."""
-        tape = Jet(x.shape[0])
-        y = self.model.trace(x, directions(v, x), tape, order=1 + torch.is_grad_enabled())
-        _require_repeatable(tape)
+        _, y = self.model.trace(x, directions(v, x), partial(Jet, x.shape[0]))
         return y
 
 
-def _tangents_last(y: Traced) -> Tensor:
+def _tangents_last(y: Any) -> Tensor:
     """Tangents of all directions, ``(N, L, M)``."""
     assert y.u is not None
     return y.u.expand(y.u.shape[0], *y.p.shape).movedim(0, -1)
-
-
-def _second(y: Traced) -> Tensor:
-    return torch.zeros_like(y.p) if y.s is None else y.s.expand_as(y.p)
-
-
-def _require_repeatable(tape: Tape) -> None:
-    """Give up a trace that would run a random model several times."""
-    if tape.random:
-        raise Untraceable(f"{tape.random[0]} in training mode")
 
 
 def _select(features: Features, x: Tensor, index: Tensor) -> Tensor:

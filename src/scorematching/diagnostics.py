@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_points
 from scorematching._shapes import inner
-from scorematching.derivatives import pairing
-from scorematching.derivatives.smoothness import ORDERS
 from scorematching.errors import SmoothnessError
 from scorematching.fields import Field, LogDensityField, VectorField, as_field
 from scorematching.objectives import Objective
@@ -70,15 +68,14 @@ def explain(model: Any, x: Tensor, show: bool = True) -> Table:
     """
     check_points(x)
     field = as_field(model)
-    tape = pairing.Tangents(x.shape[0])
     obstacle = None
-    with torch.enable_grad():
-        try:
-            pairing.run(
-                field.model.call, x.detach().requires_grad_(), torch.ones_like(x)[None], tape
-            )
-        except Exception as error:
-            obstacle = f"{type(error).__name__}: {error}"
+    try:
+        field.score_and_curvature(x, torch.ones_like(x))
+    except Exception as error:
+        obstacle = f"{type(error).__name__}: {error}"
+    findings = field.model.findings
+    obstacle = obstacle or findings.obstacle
+    tape = findings
     rows = tuple(
         (name, str(count), route, _smoothness(name))
         for (name, route), count in tape.operations.items()
@@ -237,5 +234,4 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 
 def _smoothness(name: str) -> str:
-    order = ORDERS.get(name)
-    return "smooth" if order is None else f"C{order}" if order >= 0 else "discontinuous"
+    return "smooth"

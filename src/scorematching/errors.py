@@ -30,6 +30,24 @@ class SmoothnessError(ScoreMatchingError, ValueError):
     """
 
 
+class WrongDerivativeError(ScoreMatchingError):
+    """A model whose derivatives disagree with finite differences by every route.
+
+    Example:
+        >>> issubclass(WrongDerivativeError, ScoreMatchingError)
+        True
+    """
+
+
+class PerformanceWarning(UserWarning):
+    """A model that takes a slower route than it could.
+
+    Example:
+        >>> issubclass(PerformanceWarning, UserWarning)
+        True
+    """
+
+
 class DivergedError(ScoreMatchingError):
     """A loss that is no longer finite.
 

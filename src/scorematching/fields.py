@@ -31,8 +31,10 @@ from scorematching._checks import (
     check_vector,
 )
 from scorematching._shapes import event_axes, flatten_event, inner
-from scorematching.derivatives import reverse, routes
-from scorematching.derivatives.sweeps import Signs
+from scorematching.derivatives import double_backward, routes
+from scorematching.derivatives.engine.sweeps import Signs
+from scorematching.derivatives.model import Model
+from scorematching.derivatives.trust import require_smooth
 from scorematching.types import LogDensity, Vector
 
 
@@ -64,7 +66,7 @@ class Field(ABC):
             raise ValueError(
                 f'route must be "auto", "traced" or "reverse", got {route!r}; "auto" suits all'
             )
-        self.model = routes.Model(model, check, kind, check_smoothness, route)
+        self.model = Model(model, check, kind, check_smoothness, route)
 
     def __repr__(self) -> str:
         """Name the wrapped model."""
@@ -98,7 +100,9 @@ class Field(ABC):
         check_points(x)
         v = directions(v, x)
         training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: self._curvature(self.model, x, v, training), x)
+        return double_backward.ask(
+            lambda x: self._curvature(self.model, x, double_backward.recordable(v), training), x
+        )
 
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
@@ -115,11 +119,17 @@ class Field(ABC):
         """
         check_points(x)
         training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: self._divergence(self.model, x, training, max_memory), x)
+        return double_backward.ask(lambda x: self._divergence(self.model, x, training, max_memory), x)
 
     @abstractmethod
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of length ``step * |v|``, with no derivative at all."""
+
+    def _centre(self, x: Tensor) -> Tensor:
+        """The model's output, to be compared with that at moved points."""
+        y = self.model.evaluate_to_compare(x)
+        require_smooth(self.model, x, order=int(torch.is_grad_enabled()), what="curvature")
+        return y
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score along each direction, and ``v' (ds/dx) v`` averaged over them.
@@ -173,7 +183,7 @@ class LogDensityField(Field):
         """The gradient of the log-density, ``(N, *event) -> (N, *F, *event)``."""
         check_points(x)
         training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.log_density_score(self.model, x, training), x)
+        return double_backward.ask(lambda x: routes.log_density_score(self.model, x, training), x)
 
     @property
     def normalised(self) -> bool:
@@ -191,7 +201,7 @@ class LogDensityField(Field):
             ``(C, N)``.
         """
         check_points(x)
-        return self.model.inspect(x, order=0) - on_copies(self.model.evaluate, x + u)
+        return self.model.evaluate_to_compare(x) - on_copies(self.model.evaluate, x + u)
 
     def log_density(self, x: Tensor) -> Tensor:
         """The log-density itself, ``(N, *event) -> (N, *F)``."""
@@ -202,7 +212,7 @@ class LogDensityField(Field):
         """The gradient, and the trace of the Hessian by approximate backpropagation."""
         check_points(x)
         training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.approximate_divergence(self.model, x, training), x)
+        return double_backward.ask(lambda x: routes.approximate_divergence(self.model, x, training), x)
 
     def score_and_propagated_curvature(self, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
         """The gradient, and the trace of the Hessian estimated by curvature propagation.
@@ -213,7 +223,7 @@ class LogDensityField(Field):
         """
         check_points(x)
         training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.propagated_curvature(self.model, x, signs, training), x)
+        return double_backward.ask(lambda x: routes.propagated_curvature(self.model, x, signs, training), x)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.
@@ -232,7 +242,7 @@ class LogDensityField(Field):
         check_points(x)
         v = directions(v, x)
         _check_step(step)
-        centre = self.model.inspect(x, order=1 + torch.is_grad_enabled())
+        centre = self._centre(x)
         values = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
         ahead, behind = values.chunk(2)
         projected = (ahead - behind) / (2 * step)
@@ -288,7 +298,7 @@ class VectorField(Field):
         check_points(x)
         v = directions(v, x)
         _check_step(step)
-        self.model.inspect(x, order=int(torch.is_grad_enabled()))
+        self._centre(x)
         scores = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
         ahead, behind = inner(torch.cat([v, v]), scores, event_axes(x)).chunk(2)
         return ((ahead + behind) / 2).movedim(0, -1), ((ahead - behind) / (2 * step)).mean(0)

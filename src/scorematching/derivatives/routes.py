@@ -1,200 +1,159 @@
-"""Which way a question about a model is answered.
+"""Questions about a model, each answered by tracing or by double backward.
 
-By tracing, where the model can be traced: exact, fast, and able to look at every operation. By
-double backward, where it cannot (an operation with a hidden implementation, say): just as exact.
-Either way the answer is the same to rounding.
+`trust.answer` decides which, from what the first uses of the model have shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_log_density
 from scorematching._shapes import dimension, event_axes, inner
-from scorematching.derivatives import pairing, reverse, sweeps, trace
-from scorematching.derivatives.composed import twice_differentiable
-from scorematching.derivatives.smoothness import require
-from scorematching.derivatives.tracing import Tape, Untraceable
-from scorematching.derivatives.verify import verify
-from scorematching.errors import SmoothnessError
+from scorematching.derivatives import double_backward
+from scorematching.derivatives.engine import divergence, sweeps
+from scorematching.derivatives.engine.jet import Jet, second_derivative
+from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tangents
+from scorematching.derivatives.engine.tape import Tape
+from scorematching.derivatives.engine.trace import Untraceable
+from scorematching.derivatives.model import Model
+from scorematching.derivatives.trust import Question, answer, require_smooth
 
-Check = Callable[[Any, Tensor], None]
-Result = TypeVar("Result")
 Pair = tuple[Tensor, Tensor]
 
 
-class RandomModelError(ValueError):
-    """A model that answers differently from call to call, where that would be wrong."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model and what is known about it, ready to be asked.
-
-    Attributes:
-        call: the model itself.
-        check: raises if its output, at points x, has the wrong shape.
-        kind: "log-density" or "vector field".
-        check_smoothness: whether to refuse a model with kinks.
-        route: "auto", "traced" or "reverse".
-    """
-
-    call: Callable[[Any], Any]
-    check: Check
-    kind: str
-    check_smoothness: bool
-    route: str
-
-    def trace(
-        self, x: Tensor, tangents: Tensor | None, tape: Tape, order: int, what: str = "curvature"
-    ) -> Any:
-        """The traced output; refused where it is not C^order."""
-        try:
-            y = pairing.run(self.call, x, tangents, tape)
-            self.check(y.p, x)
-            verify(self.call, x, y.p, tape)
-        finally:  # what stopped the trace does not smooth the kinks before it
-            if self.check_smoothness:
-                require(tape.kinks, order, f"the {what} of a {self.kind}")
-        return y
-
-    def inspect(self, x: Tensor, order: int) -> Tensor:
-        """The output at points, refused where moved copies of them could not be compared."""
-
-        def traced() -> Tensor:
-            tape = Tape(x.shape[0])
-            y = self.trace(x, None, tape, order)
-            _refuse_randomness(tape)
-            return y.p
-
-        return self.choose(traced, lambda: self.evaluate(x))
-
-    def evaluate(self, x: Tensor) -> Tensor:
-        """The output at points, untraced."""
-        y = self.call(x)
-        self.check(y, x)
-        return y
-
-    def evaluate_to_differentiate(self, x: Tensor) -> Tensor:
-        """The output at points, untraced, with a graph that can be differentiated twice more."""
-        with twice_differentiable():
-            return self.evaluate(x)
-
-    def choose(self, traced: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
-        """The traced answer, or the other where the model cannot be traced."""
-        if self.route == "reverse":
-            return otherwise()
-        try:
-            return traced()
-        except (SmoothnessError, RandomModelError, torch.OutOfMemoryError):
-            raise
-        except Exception:
-            # Whatever a model dislikes about traced values, plain tensors settle it: if the
-            # mistake is its own, it is made again, and this time heard.
-            if self.route == "traced":
-                raise
-            return otherwise()
+# --------------------------------------------------------------------------- log-densities
 
 
 def log_density_score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density."""
-
-    def traced() -> Tensor:
-        return model.trace(x, None, Tape(x.shape[0]), int(training), "score").p
-
-    return reverse.gradient(model.choose(traced, lambda: model.evaluate_to_differentiate(x)), x)
+    s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
+    if training:
+        require_smooth(model, x, order=0, what="score")
+    return s
 
 
 def log_density_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
     """The gradient of a log-density and its mean curvature along directions."""
+    question = Question("curvature", _by_pairing, partial(_by_double_backward, training=training))
+    return answer(model, question, x, training, (v,))
 
-    def traced() -> Pair:
-        tape = pairing.Pairing(x)
-        y = model.trace(x, v, tape, order=1 + training)
-        if y.p.ndim == 1:
-            return tape.pair(y.p)
-        jet = model.trace(x, v, pairing.Jet(x.shape[0]), order=0)
-        second = torch.zeros_like(y.p) if jet.s is None else jet.s.expand_as(y.p)
-        return reverse.gradient(jet.p, x), second
 
-    def otherwise() -> Pair:
-        s = reverse.gradient(model.evaluate_to_differentiate(x), x)
-        return s, reverse.curvature(s, x, v, training, may_be_constant=True)
+def _by_pairing(model: Model, x: Tensor, v: Tensor) -> Pair:
+    """By pairing; by a jet where there are several outputs or the batch axis is lost."""
+    findings = model.findings
+    if not findings.lost_axis:
+        try:
+            tape, y = model.trace(x, v, partial(Pairing, x))
+            if y.p.ndim == 1:
+                return tape.pair(y.p)  # type: ignore[no-any-return]
+        except LostBatchAxis:
+            findings.lost_axis = True
+    return _by_jet(model, x, v)
 
-    return model.choose(traced, otherwise)
+
+def _by_jet(model: Model, x: Tensor, v: Tensor) -> Pair:
+    _, y = model.trace(x, v, partial(Jet, x.shape[0]))
+    return double_backward.gradient(y.p, x), second_derivative(y)
+
+
+def _by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
+    s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
+    return s, double_backward.curvature(s, x, v, training, may_be_constant=True)
 
 
 def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
     """The gradient of a log-density and its exact divergence."""
 
-    def traced() -> Pair:
-        survey = trace.Survey(x)
-        y = model.trace(x, None, survey, order=1 + training)
-        _require_repeatable(survey)
-        with torch.set_grad_enabled(training):
-            directions = trace.basis(x, survey)
-            plan = trace.plan(x, survey, len(directions), training, max_memory)
-            chunk = trace.log_density_chunk(model.call, x)
-            projected, divergence = trace.accumulate(chunk, directions, plan)
-        if y.p.ndim == 1 or len(directions) < dimension(x):
-            return reverse.gradient(y.p, x), divergence
-        return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), divergence
+    def traced(model: Model, x: Tensor) -> Pair:
+        survey, y = model.trace(x, None, partial(divergence.Survey, x))
+        chunk = divergence.log_density_chunk(model, x)
+        projected, trace, basis = _accumulate(survey, x, chunk, training, max_memory)
+        if y.p.ndim == 1 or basis < dimension(x):
+            return double_backward.gradient(y.p, x), trace
+        return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), trace
 
-    def otherwise() -> Pair:
-        s = reverse.gradient(model.evaluate_to_differentiate(x), x)
-        return s, reverse.divergence(s, x, training, may_be_constant=True)
+    def reverse(model: Model, x: Tensor) -> Pair:
+        s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
+        return s, double_backward.divergence(s, x, training, may_be_constant=True)
 
-    return model.choose(traced, otherwise)
+    question = Question("divergence", traced, reverse, _by_jet, _by_double_backward)
+    return answer(model, question, x, training)
+
+
+def _accumulate(
+    survey: divergence.Survey, x: Tensor, chunk: Any, training: bool, max_memory: int | None
+) -> tuple[Tensor, Tensor, int]:
+    """Projected scores, the divergence, and how many directions they took."""
+    # A region under no_grad inside the model can be told apart only while autograd records.
+    with torch.set_grad_enabled(training or survey.cut):
+        directions = divergence.basis(x, survey)
+        plan = divergence.plan(x, survey, len(directions), training, max_memory)
+        projected, trace = divergence.accumulate(chunk, directions, plan, x)
+    return projected, trace, len(directions)
+
+
+def jacobian(model: Model, x: Tensor, v: Tensor | None) -> Any:
+    """The tangents ``(K, N, *F)`` of a model with outputs F along K directions, and its output.
+
+    Args:
+        model: a log-density with outputs ``(N, *F)``.
+        x: points ``(N, *event)``.
+        v: directions, broadcastable to ``(K, N, *event)``; None for all coordinates.
+    """
+    d = dimension(x)
+    v = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:]) if v is None else v
+    _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
+    return y.u.expand(len(v), *y.p.shape), y.p
+
+
+# --------------------------------------------------------------------------- vector fields
 
 
 def vector_score(model: Model, x: Tensor) -> Tensor:
     """A vector field, refused where it jumps."""
-
-    def traced() -> Tensor:
-        return model.trace(x, None, Tape(x.shape[0]), 0, "score").p
-
-    return model.choose(traced, lambda: model.evaluate(x))
+    h = model.evaluate(x)
+    require_smooth(model, x, order=0, what="score")
+    return h
 
 
 def vector_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
     """A vector field and its mean curvature along directions, by one tangent pass."""
+    reverse = partial(_vector_by_double_backward, training=training)
+    return answer(model, Question("curvature", _by_tangents, reverse), x, training, (v,))
 
-    def traced() -> Pair:
-        y = model.trace(x, v, pairing.Tangents(x.shape[0]), order=int(training))
-        return y.p, inner(v, y.u, event_axes(x)).mean(0)
 
-    def otherwise() -> Pair:
-        h = model.evaluate_to_differentiate(x)
-        return h, reverse.curvature(h, x, v, training, may_be_constant=False)
+def _by_tangents(model: Model, x: Tensor, v: Tensor) -> Pair:
+    _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
+    return y.p, inner(v, y.u, event_axes(x)).mean(0)
 
-    return model.choose(traced, otherwise)
+
+def _vector_by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
+    h = model.evaluate_to_differentiate(x)
+    return h, double_backward.curvature(h, x, v, training, may_be_constant=False)
 
 
 def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
     """A vector field and its exact divergence."""
 
-    def traced() -> Pair:
-        survey = trace.Survey(x)
-        y = model.trace(x, None, survey, order=int(training))
-        _require_repeatable(survey)
-        with torch.set_grad_enabled(training):
-            directions = trace.basis(x, survey)
-            plan = trace.plan(x, survey, len(directions), training, max_memory)
-            chunk = trace.vector_chunk(model.call, x)
-            _, divergence = trace.accumulate(chunk, directions, plan)
-        return y.p, divergence
+    def traced(model: Model, x: Tensor) -> Pair:
+        survey, y = model.trace(x, None, partial(divergence.Survey, x))
+        chunk = divergence.vector_chunk(model, x)
+        return y.p, _accumulate(survey, x, chunk, training, max_memory)[1]
 
-    def otherwise() -> Pair:
+    def reverse(model: Model, x: Tensor) -> Pair:
         h = model.evaluate_to_differentiate(x)
-        return h, reverse.divergence(h, x, training, may_be_constant=False)
+        return h, double_backward.divergence(h, x, training, may_be_constant=False)
 
-    return model.choose(traced, otherwise)
+    question = Question("divergence", traced, reverse, _by_tangents, _vector_by_double_backward)
+    return answer(model, question, x, training)
+
+
+# ---------------------------------------------------------------------- layerwise baselines
 
 
 def approximate_divergence(model: Model, x: Tensor, training: bool) -> Pair:
@@ -207,34 +166,21 @@ def propagated_curvature(model: Model, x: Tensor, signs: sweeps.Signs, training:
     return _swept(model, x, training, partial(sweeps.curvature_propagation, signs=signs))
 
 
-def _refuse_randomness(tape: Tape) -> None:
-    if tape.random:
-        raise RandomModelError(
-            "the model must give the same answer at every call to be compared at moved points, "
-            f"got {tape.random[0]} in training mode; call model.eval(), or use "
-            "SlicedScoreMatchingVR, which evaluates the model once"
-        )
-
-
-def _require_repeatable(tape: Tape) -> None:
-    """Give up a trace that would run a random model several times."""
-    if tape.random:
-        raise Untraceable(f"{tape.random[0]} in training mode")
-
-
 def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) -> Pair:
-    """A sweep, for which there is no other route: what it cannot do it says."""
+    """A sweep over the model's operations; there is no other route."""
 
-    def trace(tangents: Tensor | None, tape: Tape) -> Any:
-        y = model.trace(x, tangents, tape, order=1 + training)
+    def trace(tangents: Tensor | None, make: Callable[..., Tape]) -> Any:
+        tape, y = model.trace(x, tangents, make)
         check_log_density(y.p, x, feature_axes=0)
-        return y
+        return tape, y
 
     try:
-        return sweep(trace, x)
+        result = sweep(trace, x)
     except Untraceable as error:
-        model.evaluate(x)  # a model that is wrong in itself says so here
+        model.evaluate(x)  # raises where the model itself is wrong
         raise ValueError(
             "the model must be made of operations that a layerwise objective has rules for, "
             f"got {error}; use SlicedScoreMatchingVR, which takes any model"
         ) from error
+    require_smooth(model, x, order=int(training), what="curvature")
+    return result

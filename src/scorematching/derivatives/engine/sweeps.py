@@ -16,59 +16,51 @@ coefficients, as if tangents were uncorrelated. Exact for one hidden layer, bias
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_depends
-from scorematching.derivatives.pairing import Pairing
-from scorematching.derivatives.tracing import (
-    Push,
-    Tape,
-    Traced,
-    Untraceable,
-    lift,
-    name_of,
-    on_full,
-    times,
-    widen,
-)
+from scorematching.derivatives.engine.pairing import Pairing
+from scorematching.derivatives.engine.tape import Push, Tape, lift, on_full, times, widen
+from scorematching.derivatives.engine.trace import Traced, Untraceable, name_of
 
 Signs = Callable[[Tensor], Tensor]
 """Independent random signs of the shape of a tensor."""
 
-Trace = Callable[[Any, Tape], Traced]
-"""The model's output at the points, traced: ``(tangents or None, tape) -> output``."""
+Trace = Callable[[Any, Callable[..., Tape]], tuple[Any, Traced]]
+"""The model's output at the points, traced: ``(tangents or None, make) -> (tape, output)``."""
 
 
 class Nodes(Tape):
-    """Remembers every curved operation: what it read, what it wrote, its second derivative."""
+    """Keeps every curved operation: what it read, what it returned, its second derivative."""
 
     differentiates = True
     closed_forms = False
 
-    def __init__(self, num_points: int) -> None:
+    def __init__(self, num_points: int, graphs: dict[Any, Any] | None = None) -> None:
         """Start an empty tape."""
-        super().__init__(num_points)
+        super().__init__(num_points, graphs)
         self.curved: list[tuple[Tensor, Tensor, Any]] = []
         self.products: list[tuple[Tensor, Tensor, Tensor, Push]] = []
 
     def elementwise(
         self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
     ) -> Traced:
-        """Remember ``(z, y, f''(z))``."""
+        """Keep ``(z, y, f''(z))``."""
         if d2 is not None:
             self.curved.append((x.p, y, d2))
         return Traced(y, None, self, x.axis)
 
-    def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
-        """Refuse an operation in no table."""
+    def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
+        """Refuse an operation without a rule."""
         raise Untraceable(f"{name_of(func)}: no rule for it")
 
-    def product(self, a: Traced, b: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
-        """Remember ``(a, b, B(a, b))`` and B."""
-        self.products.append((a.p, b.p, y, push))
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
+        """Keep ``(a, b, B(a, b))`` and B."""
+        self.products.append((a.p, b.p, y, form))
         return Traced(y, None, self, axis)
 
 
@@ -81,8 +73,8 @@ class Squares(Pairing):
         self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
     ) -> Traced:
         """``f'(x)^2`` times the square; it is also what f'' multiplies."""
-        bend = None if d2 is None else lambda: times(d2, widen(x.u, x.p)[0])
-        return self.emit([x], y, lambda u: d1 * d1 * u, bend, x.axis)
+        second = None if d2 is None else lambda: times(d2, widen(x.u, x.p)[0])
+        return self.emit([x], y, lambda u: d1 * d1 * u, second, x.axis)
 
     def linear(
         self,
@@ -102,33 +94,31 @@ class Squares(Pairing):
         """Squares add, without the term for their correlation."""
         return super().add(a, b, y, scale * scale, axis)
 
-    def product(self, a: Traced, b: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
         """Squared coefficients on both sides, without the term for their correlation."""
 
-        def act(u: Tensor, w: Tensor) -> Tensor:
+        def push(u: Tensor, w: Tensor) -> Tensor:
             u, w = lift(widen(u, a.p), y.ndim), lift(widen(w, b.p), y.ndim)
-            return push(u, b.p.square()) + push(a.p.square(), w)
+            return form(u, b.p.square()) + form(a.p.square(), w)
 
         # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
-        bend = (lambda: 2 * push(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
-        return self.emit([a, b], y, act, bend, axis)
+        second = (lambda: 2 * form(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
+        return self.emit([a, b], y, push, second, axis)
 
-    def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
-        """Refuse an operation in no table."""
+    def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
+        """Refuse an operation without a rule."""
         raise Untraceable(f"{name_of(func)}: no rule for it")
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:
     """The score and the approximate trace of the Hessian, ``(N, *event), (N,)``."""
-    tape = Squares(x)
-    y = trace(torch.ones_like(x)[None], tape)
-    return tape.pair(y.p)
+    tape, y = trace(torch.ones_like(x)[None], partial(Squares, x))
+    return tape.pair(y.p)  # type: ignore[no-any-return]
 
 
 def curvature_propagation(trace: Trace, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
     """The score and an unbiased estimate of the trace of the Hessian, ``(N, *event), (N,)``."""
-    tape = Nodes(x.shape[0])
-    y = trace(None, tape)
+    tape, y = trace(None, partial(Nodes, x.shape[0]))
     outputs = [n[1] for n in tape.curved] + [n[2] for n in tape.products]
     s, *adjoints = torch.autograd.grad(
         y.p.sum(), [x, *outputs], create_graph=True, allow_unused=True

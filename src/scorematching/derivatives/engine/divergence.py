@@ -9,6 +9,7 @@ space of its weight, and an orthonormal basis of that space is enough.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,15 +17,17 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from scorematching._shapes import dimension, flatten_event
-from scorematching.derivatives.pairing import Jet, Tangents, run
-from scorematching.derivatives.tracing import Bend, Push, Tape, Traced, find_traced, plain
+from scorematching.derivatives.engine.jet import Jet, second_derivative
+from scorematching.derivatives.engine.pairing import Tangents
+from scorematching.derivatives.engine.tape import Push, Second, Tape
+from scorematching.derivatives.engine.trace import Traced
 
 Chunk = Callable[[Tensor], tuple[Tensor, Tensor]]
 """``directions (c, 1, *event) -> (projected scores (c, N, *F), sum of curvatures (N, *F))``."""
 
 
 class Survey(Tape):
-    """Looks at a model before the work begins: its size, and how it reads x.
+    """Counts a model's numbers before the work begins, and how it reads x.
 
     Attributes:
         numbers: how many numbers all traced values have together.
@@ -32,9 +35,9 @@ class Survey(Tape):
         readers: the weights of the linear layers that read x; None for any other operation.
     """
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
         """Start an empty survey of a model at points x."""
-        super().__init__(x.shape[0])
+        super().__init__(x.shape[0], graphs)
         self.points = x
         self.numbers = self.largest = x.numel()
         self.readers: list[Tensor | None] = []
@@ -46,7 +49,7 @@ class Survey(Tape):
         return super().affine(x, weight, bias)
 
     def emit(
-        self, inputs: Any, y: Tensor, act: Push, bend: Bend | None, axis: int | None
+        self, inputs: Any, y: Tensor, push: Push, second: Second | None, axis: int | None
     ) -> Traced:
         """Count y."""
         self.numbers += y.numel()
@@ -54,10 +57,6 @@ class Survey(Tape):
         self.readers += [self._weight for x in inputs if x.p is self.points]
         self._weight = None
         return Traced(y, None, self, axis)
-
-    def generic(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
-        """Count an operation in no table."""
-        return self.emit(find_traced(args, kwargs), func(*plain(args), **kwargs), plain, None, None)
 
 
 def basis(x: Tensor, survey: Survey) -> Tensor:
@@ -70,25 +69,22 @@ def basis(x: Tensor, survey: Survey) -> Tensor:
     return torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
 
 
-def log_density_chunk(f: Callable[[Any], Any], x: Tensor) -> Chunk:
+def log_density_chunk(model: Any, x: Tensor) -> Chunk:
     """Curvatures of a log-density, by second-order jets."""
 
     def chunk(directions: Tensor) -> tuple[Tensor, Tensor]:
-        y = run(f, x, directions, Jet(x.shape[0]))
+        _, y = model.trace(x, directions, partial(Jet, x.shape[0]))
         num = directions.shape[0]
-        assert y.u is not None
-        second = torch.zeros_like(y.p) if y.s is None else y.s.expand_as(y.p)
-        return y.u.expand(num, *y.p.shape), num * second
+        return y.u.expand(num, *y.p.shape), num * second_derivative(y)
 
     return chunk
 
 
-def vector_chunk(h: Callable[[Any], Any], x: Tensor) -> Chunk:
+def vector_chunk(model: Any, x: Tensor) -> Chunk:
     """Curvatures of a vector field, by first-order tangents."""
 
     def chunk(directions: Tensor) -> tuple[Tensor, Tensor]:
-        y = run(h, x, directions, Tangents(x.shape[0]))
-        assert y.u is not None
+        _, y = model.trace(x, directions, partial(Tangents, x.shape[0]))
         axes = x.ndim - 1
         curvature = flatten_event(directions * y.u, axes).sum(-1).expand(-1, x.shape[0])
         return flatten_event(directions * y.p, axes).sum(-1), curvature.sum(0)
@@ -108,13 +104,18 @@ class Plan(NamedTuple):
     recompute: bool
 
 
-def accumulate(chunk: Chunk, directions: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """A chunk function over all directions."""
+def accumulate(chunk: Chunk, directions: Tensor, plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A chunk function over all directions; each repeats the random numbers of the first."""
     parts = directions.split(plan.size)
-    if plan.recompute:
-        results = [checkpoint(chunk, part, use_reentrant=False) for part in parts]
-    else:
-        results = [chunk(part) for part in parts]
+    devices = [x.device] if x.is_cuda else []
+    results = []
+    for i, part in enumerate(parts):
+        # Only the last chunk leaves the random state as one evaluation would.
+        with torch.random.fork_rng(devices=devices, enabled=i < len(parts) - 1):
+            if plan.recompute:
+                results.append(checkpoint(chunk, part, use_reentrant=False))
+            else:
+                results.append(chunk(part))
     projected, curvature = zip(*results)
     return torch.cat(projected), sum(curvature)
 

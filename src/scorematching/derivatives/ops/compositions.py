@@ -8,7 +8,8 @@ derivative, hence a wrong parameter gradient of any loss with a Hessian in it, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+from scorematching.derivatives.engine.trace import Call, NoRule
+from scorematching.derivatives.ops.registry import find, structural
+
+
+def _as_rule(composition: Callable[..., Any], call: Call, *args: Any, **kwargs: Any) -> Any:
+    """The rule of an operation that is written out in simpler ones."""
+    return composition(*args, **kwargs)
 
 
 def layer_norm(
@@ -111,7 +120,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
     """`torch.cdist` for p = 2, from differences; its gradient where points meet is zero."""
     if p != 2:
-        return torch.cdist(x1, x2, p, compute_mode)
+        raise NoRule
     squared = torch.square(x1.unsqueeze(-2) - x2.unsqueeze(-3)).sum(-1)
     meet = squared == 0
     return torch.where(meet, torch.zeros_like(meet, dtype=x1.dtype), _safe_sqrt(squared, meet))
@@ -120,7 +129,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """`torch.nn.functional.normalize` for p = 2, term by term."""
     if p != 2:
-        return F.normalize(input, p, dim, eps)
+        raise NoRule
     return input / _at_least(torch.sqrt(torch.square(input).sum(dim, keepdim=True)), eps)
 
 
@@ -156,100 +165,83 @@ def scaled_dot_product_attention(
     return torch.matmul(weights, value)
 
 
-def multi_head_attention_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, None]:
-    """`torch.nn.functional.multi_head_attention_forward`, term by term, without its weights.
-
-    Inputs are ``(L, N, E)``. Key padding and learned key biases are left to torch's own function.
-    """
-    if any(v is not None for v in (bias_k, bias_v, key_padding_mask, static_k, static_v)):
-        raise NotImplementedError("attention with padding or static keys")
-    weights: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
-    if not use_separate_proj_weight and in_proj_weight is not None:
-        weights = in_proj_weight.chunk(3)
-    biases: Any = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-
-    def heads(x: Tensor, weight: Any, bias: Any) -> Tensor:
-        y = F.linear(x, weight, bias)
-        return y.reshape(*y.shape[:2], num_heads, -1).permute(1, 2, 0, 3)
-
-    q, k, v = map(heads, (query, key, value), weights, biases)
-    p = dropout_p if training else 0.0
-    y = scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal and attn_mask is None)
-    y = y.permute(2, 0, 1, 3)
-    y = y.reshape(y.shape[0], y.shape[1], -1)
-    return F.linear(y, out_proj_weight, out_proj_bias), None
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm` with fixed statistics, term by term."""
+    if training:
+        raise ValueError(
+            "the model must treat every point by itself, got batch normalisation in training "
+            "mode, which couples them; call model.eval(), or use LayerNorm or GroupNorm"
+        )
+    return instance_norm(input, running_mean, running_var, weight, bias, False, eps=eps)
 
 
-BY_NAME: dict[str, Callable[..., Any]] = {
-    f.__name__: f
-    for f in (
-        layer_norm,
-        native_layer_norm,
-        group_norm,
-        rms_norm,
-        glu,
-        cdist,
-        normalize,
-        cosine_similarity,
-        scaled_dot_product_attention,
-        multi_head_attention_forward,
-    )
-}
-BY_NAME["instance_norm"] = _any_instance_norm
+def _any_batch_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """`batch_norm` by either of its two signatures, of functional and of torch itself."""
+    if len(args) < 9:
+        return batch_norm(*args, **kwargs)
+    x, weight, bias, mean, var, training, momentum, eps, _ = args
+    return batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """`torch.nn.functional.pairwise_distance` for p = 2, term by term."""
+    if p != 2:
+        raise NoRule
+    return torch.sqrt(torch.square(x1 - x2 + eps).sum(-1, keepdim=keepdim))
+
+
+COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("layer_norm", layer_norm),
+    ("native_layer_norm", native_layer_norm),
+    ("group_norm", group_norm),
+    ("rms_norm", rms_norm),
+    ("instance_norm", _any_instance_norm),
+    ("batch_norm", _any_batch_norm),
+    ("glu", glu),
+    ("cdist", cdist),
+    ("normalize", normalize),
+    ("cosine_similarity", cosine_similarity),
+    ("pairwise_distance", pairwise_distance),
+    ("scaled_dot_product_attention", scaled_dot_product_attention),
+)
 """Compositions by the name of torch's own operation."""
 
-
-def coupled_batch() -> ValueError:
-    """The error for batch normalisation in training mode."""
-    return ValueError(
-        "the model must treat every point by itself, got batch normalisation in training mode, "
-        "which couples them; call model.eval(), or use LayerNorm or GroupNorm"
-    )
+for _name, _composition in COMPOSITIONS:
+    structural(_name, kind="composed")(partial(_as_rule, _composition))
 
 
 class _Composed(TorchFunctionMode):
-    """Swaps in compositions wherever a model calls what torch cannot differentiate again."""
+    """Replaces what torch cannot differentiate twice more by compositions."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "batch_norm" and (kwargs.get("training") or (len(args) > 5 and args[5] is True)):
-            raise coupled_batch()
-        if name in _RECURRENT:
+        operation = find(func)
+        if operation is not None and operation.name in _WRONG:
+            with suppress(NoRule):
+                return _WRONG[operation.name](*args, **kwargs or {})
+        if getattr(func, "__name__", "") in _RECURRENT:
             with torch.backends.cudnn.flags(enabled=False):  # fused cells have no double backward
-                return func(*args, **kwargs)
-        return (BY_NAME[name] if name in _WRONG else func)(*args, **kwargs)
+                return func(*args, **kwargs or {})
+        return func(*args, **kwargs or {})
 
 
-_WRONG = frozenset("layer_norm native_layer_norm instance_norm group_norm cdist".split())
+_WRONG = {
+    name: composition
+    for name, composition in COMPOSITIONS
+    if name in "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist".split()
+}
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
@@ -261,7 +253,7 @@ def twice_differentiable() -> Iterator[None]:
 
 
 def _at_least(length: Tensor, eps: float) -> Tensor:
-    """A length kept away from zero, for the sake of those that are zero and of no others."""
+    """Lengths, with those below eps replaced by eps to avoid division by zero."""
     floor = torch.full((), eps, dtype=length.dtype, device=length.device)
     return torch.where(length > eps, length, floor)
 

@@ -1,0 +1,48 @@
+"""Second-order jets: value, tangents and mean second derivative, all carried forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from scorematching.derivatives.engine.pairing import Tangents
+from scorematching.derivatives.engine.tape import Push, Second
+from scorematching.derivatives.engine.trace import Traced
+
+
+class Jet(Tangents):
+    """Carries the mean second derivative forward: for many outputs, for traces, and wherever the
+    batch axis is not known.
+
+    ``second(y) = phi'[second(x)] + phi''[u, u]``, with no reverse pass.
+    """
+
+    curves = True
+
+    def emit(
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        push: Push,
+        second: Second | None,
+        axis: int | None,
+    ) -> Traced:
+        """Push the tangents and the second derivative forward."""
+        z = super().emit(inputs, y, push, second, axis)
+        if any(x.s is not None for x in inputs):
+            z.s = push(*[_stacked(x) for x in inputs])[0]
+        if second is not None:
+            z.s = second() if z.s is None else z.s + second()
+        return z
+
+
+def _stacked(x: Traced) -> Tensor:
+    """The second derivative of x as one tangent, zero where it has none."""
+    return torch.zeros_like(x.p)[None] if x.s is None else x.s[None]
+
+
+def second_derivative(y: Traced) -> Tensor:
+    """The mean second derivative of a jet's output, at its full shape."""
+    return torch.zeros_like(y.p) if y.s is None else y.s.expand_as(y.p)

@@ -1,0 +1,273 @@
+"""Tapes: what becomes of each operation of a traced model.
+
+Every use of a trace is a `Tape`. Rules describe an operation by its value, its action on tangents
+and its own second derivative; all of them end in `Tape.emit`, which most uses override alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scorematching._checks import can_read_values
+from scorematching.derivatives.engine import decomposition
+from scorematching.derivatives.engine.trace import (
+    Traced,
+    Untraceable,
+    find_traced,
+    name_of,
+    plain,
+)
+
+Push = Callable[..., Tensor]
+"""A linear map on tangents ``(M, *shape) -> (M, *shape')``."""
+
+Second = Callable[[], Tensor]
+"""The mean second derivative of an operation along its inputs' tangents, computed on demand."""
+
+
+class Trailing(partial[Tensor]):
+    """A push that acts on trailing axes only, so it also takes one tangent without its axis."""
+
+
+class Tape:
+    """Receives the operations of a model; one subclass for each use of a trace.
+
+    Args:
+        num_points: N, the length of the axis that runs over points.
+        graphs: decompositions of operations without a rule, kept from one trace to the next.
+
+    Attributes:
+        recording: whether autograd records at the start of the trace.
+        operations: how often each operation was met, by name and kind.
+        cut: whether the model evaluated something under ``no_grad``.
+        has_buffers: whether the model allocated tensors that it may fill.
+    """
+
+    differentiates = False
+    """Whether derivatives of elementwise functions are needed at all."""
+
+    curves = False
+    """Whether second derivatives are needed as well."""
+
+    closed_forms = True
+    """Whether operations with dense second derivatives (softmax) are taken whole or composed."""
+
+    def __init__(self, num_points: int, graphs: dict[Any, Any] | None = None) -> None:
+        self.num_points = num_points
+        self.graphs: dict[Any, Any] = {} if graphs is None else graphs
+        self.recording = torch.is_grad_enabled()
+        self.operations: Counter[tuple[str, str]] = Counter()
+        self.cut = self.has_buffers = False
+
+    def emit(
+        self,
+        inputs: Sequence[Traced],
+        y: Tensor,
+        push: Push,
+        second: Second | None,
+        axis: int | None,
+    ) -> Traced:
+        """Record ``y``, computed from traced inputs, and return it traced.
+
+        Args:
+            inputs: what the operation read.
+            y: what it returned.
+            push: the operation's derivative, on tangents of the inputs ``(M, ...)``.
+            second: its mean second derivative along the inputs' tangents; None where it is zero.
+            axis: the batch axis of y.
+        """
+        return Traced(y, None, self, axis)
+
+    def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The value of a linear layer at x."""
+        return F.linear(x.p, weight, bias)
+
+    def elementwise(
+        self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
+    ) -> Traced:
+        """``y = f(x)`` with first and second derivative d1 and d2.
+
+        ``d2`` is None for zero, or a function that multiplies by it; ``shortcut(y, u, d1 * u)`` is
+        ``d2 * u^2``, cheaper where there is one tangent u.
+        """
+        single, u = x.single, x._u
+        read: Any = None
+        w: Any = None
+        second: Any = None if d2 is None else lambda: times(d2, mean_square(x.u))
+        if single is not None and shortcut is not None:
+            read, w = single, d1 * single
+            second = lambda: shortcut(y, single, w)  # noqa: E731
+        elif single is None and second and self.curves and _is_full(u, y, d1):
+            read, (w, square) = u, _Stretch.apply(u, d1)
+            second = lambda: times(d2, square)  # noqa: E731
+        push = Trailing(lambda t: w if t is read else d1 * t)
+        return self.emit([x], y, push, second, x.axis)
+
+    def linear(
+        self,
+        x: Traced,
+        y: Tensor,
+        push: Push,
+        axis: int | None,
+        square: Push | None = None,
+        shared: bool = False,
+    ) -> Traced:
+        """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
+
+        ``square`` is None where they are not known. Where A acts on every point alike
+        (``shared``), tangents that are the same for all points stay unexpanded.
+        """
+        return self.emit([x], y, push if shared else on_full(push, x), None, axis)
+
+    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
+        """``y = a + scale * b`` with broadcasting."""
+
+        def push(u: Tensor, w: Tensor) -> Tensor:
+            return torch.add(lift(u, y.ndim), lift(w, y.ndim), alpha=scale)
+
+        return self.emit([a, b], y, push, None, axis)
+
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
+        """``y = B(a, b)``, bilinear, with ``form(u, w)`` applying B to tangents or values."""
+
+        def ready(u: Any, x: Traced) -> Tensor:
+            return lift(widen(u, x.p), y.ndim)
+
+        def push(u: Tensor, w: Tensor) -> Tensor:
+            return form(ready(u, a), b.p) + form(a.p, ready(w, b))
+
+        return self.emit(
+            [a, b], y, push, lambda: 2 * form(ready(a.u, a), ready(b.u, b)).mean(0), axis
+        )
+
+    def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: int | None) -> Traced:
+        """``y = cat(parts, dim)``, some of them constant."""
+        traced = [p for p in parts if isinstance(p, Traced)]
+
+        def push(*tangents: Tensor) -> Tensor:
+            left, num = list(tangents), tangents[0].shape[0]
+            pieces = [
+                widen(left.pop(0), p.p)
+                if isinstance(p, Traced)
+                else y.new_zeros(()).expand(num, *p.shape)
+                for p in parts
+            ]
+            return torch.cat(pieces, dim + 1)
+
+        return self.emit(traced, y, push, None, axis)
+
+    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
+        """``y = phi(x)`` with ``push(u) = phi'[u]`` and ``second(u) = phi''[u, u]``."""
+        return self.emit(
+            [x],
+            y,
+            lambda u: push(widen(u, x.p)),
+            lambda: second(widen(x.u, x.p)).mean(0),
+            axis,
+        )
+
+    def unknown(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """An operation without a rule for these arguments: decomposed, or `opaque`."""
+        graph = decomposition.decompose(func, args, kwargs, self.graphs)
+        if graph is None:
+            return self.opaque(func, args, kwargs)
+        self.operations[name_of(func), "decomposed"] += 1
+        return graph(args, kwargs)
+
+    def opaque(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """An operation that has no rule and cannot be decomposed."""
+        y = func(*plain(args), **plain(kwargs))
+        if not isinstance(y, Tensor):
+            raise Untraceable(f"{name_of(func)}: no rule for it")
+        self.operations[name_of(func), "no rule"] += 1
+        return self.emit(find_traced(args, kwargs), y, plain, None, None)
+
+
+def _is_full(u: Any, y: Tensor, d1: Any) -> bool:
+    """Whether tangents and derivative are real tensors of full size."""
+    full = isinstance(d1, Tensor) and u is not None and u.shape[1:] == y.shape
+    return full and not y.is_complex()
+
+
+def widen(t: Any, p: Tensor) -> Tensor:
+    """Tangents at their full size ``(M, *p.shape)``."""
+    return t if t.shape[1:] == p.shape else t.expand(t.shape[0], *p.shape)
+
+
+def on_full(push: Push, x: Traced) -> Push:
+    """A map on tangents of x, given them at their full size."""
+    return lambda t: push(widen(t, x.p))
+
+
+def lift(t: Tensor, ndim: int) -> Tensor:
+    """Tangents of a value that is about to be broadcast to ``ndim`` axes."""
+    missing = ndim + 1 - t.ndim
+    return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
+
+
+def times(d2: Any, q: Tensor) -> Any:
+    """``d2 * q``, for a second derivative that may be a function that multiplies by it."""
+    return d2(q) if callable(d2) else d2 * q
+
+
+def mean_square(t: Any) -> Tensor:
+    """``mean_j u_j^2`` over tangents ``(M, *shape)``."""
+    if t.is_complex():
+        return t.square().mean(0)
+    return _MeanSquare.apply(t) if t.shape[0] > 1 else t.squeeze(0).square()
+
+
+class _MeanSquare(torch.autograd.Function):
+    """A mean of squares whose backward pass reads the tangents once instead of four times."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        return inner_of_tangents(t, t) / t.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (t,) = ctx.saved_tensors
+        return t * (grads[0] * (2 / t.shape[0]))
+
+
+class _Stretch(torch.autograd.Function):
+    """Tangents times a derivative, ``d u_j``, and ``mean_j u_j^2``.
+
+    Tangents are the largest tensors of a step, so its time depends on how often they are read and
+    written. Autograd alone would write them three times more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(u, d)
+        return d * u, inner_of_tangents(u, u) / u.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        (u, d), (g, g_square) = ctx.saved_tensors, grads
+        share = None if g_square is None else g_square * (2 / u.shape[0])
+        if g is None:  # the tangent leads only to the model's output, which this loss ignores
+            return None if share is None else u * share, None
+        back = g * d
+        return back if share is None else back.addcmul_(u, share), inner_of_tangents(g, u)
+
+
+def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
+    """``sum_j u_j w_j`` over tangents, ``(M, *shape), (M, *shape) -> shape``."""
+    if u.is_cuda or not can_read_values(u):
+        return (u * w).sum(0)
+    left = u.unbind(0)
+    right = left if w is u else w.unbind(0)
+    total = left[0] * right[0]
+    for a, b in zip(left[1:], right[1:]):
+        total.addcmul_(a, b)
+    return total

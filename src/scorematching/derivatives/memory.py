@@ -1,0 +1,136 @@
+"""What has been found out about a model, kept with the model itself.
+
+Whether a model can be traced, whether its answers were right and how smooth it is are measured once
+and needed at every step. The findings lie on the model: in the ``__dict__`` of the nn.Module that a
+callable is, or that a function, method, partial or closure holds, so that a closure made anew for
+every batch shares them. Copies of a model start without findings, and so does a loaded one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from torch import Tensor, nn
+
+ATTRIBUTE = "_scorematching"
+"""Name of the attribute of the model that holds the findings."""
+
+
+@dataclass
+class Findings:
+    """What is known of one model in one mode.
+
+    Attributes:
+        uses: how often each question was answered.
+        routes: the route of each question, once decided.
+        obstacle: what stopped the trace; None where nothing did.
+        operations: what the last complete trace met, by name and kind.
+        graphs: decompositions of operations without a rule.
+        needs_buffers: whether plain tensors that the model allocates must be traced.
+        lost_axis: whether pairing lost the batch axis, so that a jet is taken instead.
+        any_batch: whether the model takes batches of any size; None while that is unknown.
+        smoothness: the measurement, once made.
+        warned: whether the user has been told about the slow route.
+    """
+
+    uses: Counter[str] = field(default_factory=Counter)
+    routes: dict[str, str] = field(default_factory=dict)
+    obstacle: str | None = None
+    operations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    graphs: dict[Any, Any] = field(default_factory=dict)
+    needs_buffers: bool = False
+    lost_axis: bool = False
+    any_batch: bool | None = None
+    smoothness: Any = None
+    warned: bool = False
+
+
+class Notes(dict[Any, Findings]):
+    """Findings by mode; empty in a copy, and an empty dict in a pickle."""
+
+    def __deepcopy__(self, memo: Any) -> Notes:
+        return Notes()
+
+    def __copy__(self) -> Notes:
+        return Notes()
+
+    def __reduce__(self) -> Any:
+        return dict, ()
+
+
+def findings_of(call: Any, kind: str) -> Findings:
+    """The findings about a callable, in the mode it is in."""
+    owner = _owner(call)
+    if owner is None:
+        return Findings()
+    key = (kind, getattr(owner, "training", None), *_code(call))
+    notes = vars(owner).get(ATTRIBUTE)
+    if not isinstance(notes, Notes):
+        notes = Notes()
+        object.__setattr__(owner, ATTRIBUTE, notes)
+    return notes.setdefault(key, Findings())
+
+
+def _owner(call: Any) -> Any:
+    """The object that keeps the findings: the first module a callable holds, or itself."""
+    if isinstance(call, nn.Module):
+        return call
+    seen: set[int] = set()
+    waiting = [call]
+    while waiting and len(seen) < MAX_OBJECTS:
+        thing = waiting.pop(0)
+        if isinstance(thing, nn.Module):
+            return thing
+        if id(thing) not in seen:
+            seen.add(id(thing))
+            waiting += [held for held in _held(thing) if not isinstance(held, _DATA)]
+    keeper = getattr(call, "__self__", getattr(call, "func", call))
+    return keeper if hasattr(keeper, "__dict__") else None
+
+
+MAX_OBJECTS = 100
+"""How many objects are searched for a module; a closure usually holds it directly."""
+
+
+def _held(thing: Any) -> Iterator[Any]:
+    """The objects that a callable, a partial, a method or a container refers to."""
+    if isinstance(thing, (list, tuple)):
+        yield from thing
+    elif isinstance(thing, dict):
+        yield from thing.values()
+    elif hasattr(thing, "__code__") or hasattr(thing, "__func__"):
+        function = getattr(thing, "__func__", thing)
+        yield from (held for held in (getattr(thing, "__self__", None),) if held is not None)
+        yield from (_contents(cell) for cell in function.__closure__ or ())
+        yield from function.__defaults__ or ()
+        names = function.__code__.co_names
+        yield from (function.__globals__[n] for n in names if n in function.__globals__)
+    else:
+        yield from (getattr(thing, a) for a in ("func", "args", "keywords") if hasattr(thing, a))
+        yield from getattr(thing, "__dict__", {}).values()
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
+
+
+def _code(call: Any) -> tuple[Any, ...]:
+    """The code that a callable runs, to tell two functions of one module apart."""
+    if isinstance(call, nn.Module):
+        return ()
+    function = getattr(call, "__func__", getattr(call, "func", call))
+    code = getattr(function, "__code__", type(function))
+    held = [c for c in map(_contents, getattr(function, "__closure__", None) or ()) if callable(c)]
+    inner = [h for h in held if h is not call and not isinstance(h, nn.Module)]
+    return (code, *(getattr(h, "__code__", type(h)) for h in inner))
+
+
+_DATA = (Tensor, int, float, str, bytes, type(None), CodeType, type, type(nn))
+"""Objects that hold no model."""

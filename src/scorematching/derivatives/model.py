@@ -1,0 +1,140 @@
+"""A model, how it is called, traced and evaluated, and what is known about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scorematching._checks import can_read_values
+from scorematching.derivatives import memory
+from scorematching.derivatives.engine.pairing import run
+from scorematching.derivatives.engine.tape import Tape
+from scorematching.derivatives.engine.trace import NeedsBuffers, Traced
+from scorematching.derivatives.ops.compositions import twice_differentiable
+from scorematching.derivatives.ops.indexing import TracedFactories
+
+Check = Callable[[Any, Tensor], None]
+
+
+class RandomModelError(ValueError):
+    """A model that answers differently from call to call, where that would be wrong."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and how it is to be differentiated.
+
+    Attributes:
+        call: the model itself.
+        check: raises if its output, at points x, has the wrong shape.
+        kind: "log-density" or "vector field".
+        check_smoothness: whether to refuse a model with kinks.
+        route: "auto", "traced" or "reverse".
+    """
+
+    call: Callable[[Any], Any]
+    check: Check
+    kind: str
+    check_smoothness: bool
+    route: str
+
+    @property
+    def findings(self) -> memory.Findings:
+        """What is known of the model in its present mode."""
+        return memory.findings_of(self.call, self.kind)
+
+    def trace(self, x: Tensor, tangents: Tensor | None, make: Callable[..., Tape]) -> Any:
+        """The tape and the traced output at points; ``make(graphs=...)`` starts a tape."""
+        findings = self.findings
+        try:
+            return self._trace(x, tangents, make(graphs=findings.graphs), findings)
+        except NeedsBuffers:
+            if findings.needs_buffers:
+                raise
+            findings.needs_buffers = True
+            return self._trace(x, tangents, make(graphs=findings.graphs), findings)
+
+    def _trace(
+        self, x: Tensor, tangents: Tensor | None, tape: Tape, findings: memory.Findings
+    ) -> tuple[Any, Traced]:
+        with eager():
+            if findings.needs_buffers:
+                with TracedFactories(tape):
+                    y = run(self.call, x, tangents, tape)
+            else:
+                y = run(self.call, x, tangents, tape)
+        self.check(y.p, x)
+        findings.operations = tape.operations
+        return tape, y
+
+    def touch_parameters(self, value: Tensor) -> Tensor:
+        """The value, made to depend on every parameter of a distributed module.
+
+        Its processes wait for the gradients of all parameters, and a constant such as an output
+        bias has none in a score.
+
+        Raises:
+            ValueError: if the module was built with ``static_graph=True``, whose hooks count
+                gradient passes and give wrong gradients for derivatives of derivatives.
+        """
+        if not isinstance(self.call, DistributedDataParallel):
+            return value
+        if self.call.static_graph:
+            raise ValueError(
+                "a DistributedDataParallel model must not have static_graph=True here, which gives "
+                "wrong gradients for derivatives of derivatives; wrap training.LossModule(model, "
+                "objective) in DistributedDataParallel instead"
+            )
+        return value + 0.0 * sum(p.sum() for p in self.call.parameters() if p.requires_grad)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The output at points, untraced."""
+        with eager():
+            y = self.call(x)
+        self.check(y, x)
+        return y
+
+    def evaluate_to_differentiate(self, x: Tensor) -> Tensor:
+        """The output at points, untraced, with a graph that can be differentiated twice more."""
+        with twice_differentiable():
+            return self.evaluate(x)
+
+    def evaluate_to_compare(self, x: Tensor) -> Tensor:
+        """The output at points, to be compared with that at moved points.
+
+        Raises:
+            RandomModelError: if the evaluation draws random numbers.
+        """
+        if not can_read_values(x):
+            return self.evaluate(x)
+        before = _random_state(x)
+        y = self.evaluate(x)
+        if not all(torch.equal(a, b) for a, b in zip(before, _random_state(x))):
+            raise RandomModelError(
+                "the model must give the same answer at every call to be compared at moved "
+                "points, got one that draws random numbers (dropout, stochastic depth); call "
+                "model.eval(), or use SlicedScoreMatchingVR, which evaluates the model once"
+            )
+        return y
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """A region in which functions that torch.compile wraps run as they were written."""
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _random_state(x: Tensor) -> list[Tensor]:
+    cuda = [torch.cuda.get_rng_state(x.device)] if x.is_cuda else []
+    return [torch.get_rng_state(), *cuda]

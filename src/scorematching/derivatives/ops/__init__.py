@@ -1,0 +1,1 @@
+"""Rules of torch's operations; `catalogue` imports them all."""

@@ -1,0 +1,11 @@
+"""Every rule of the package: importing this module fills the registry."""
+
+from scorematching.derivatives.ops import (  # noqa: F401
+    compositions,
+    elementwise,
+    indexing,
+    linalg,
+    linear,
+    products,
+    reductions,
+)

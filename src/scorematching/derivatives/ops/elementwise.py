@@ -1,0 +1,374 @@
+"""Elementwise functions: first and second derivative of each.
+
+A declaration returns ``f'(z)`` and ``f''(z)``, given ``z`` and ``y = f(z)``. The second may be None
+for zero, or a function that multiplies its argument by it, for a product cheaper than the factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scorematching.derivatives.engine.tape import Push
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced
+from scorematching.derivatives.ops.registry import Operation, declare
+
+
+class Elementwise(NamedTuple):
+    """What the rule of an elementwise function reads.
+
+    Attributes:
+        derivatives: ``(z, y, *arguments) -> (f'(z), f''(z))``.
+        from_input: whether they are written in z alone and cost enough to be shared with autograd.
+        holomorphic: whether they hold for complex z.
+        single: ``(y, u, w) -> f''(z) u^2`` from ``w = f'(z) u``, where that is cheaper than by f''.
+    """
+
+    derivatives: Callable[..., tuple[Any, Any]]
+    from_input: bool
+    holomorphic: bool
+    single: Callable[..., Tensor] | None
+
+
+def elementwise(
+    *names: str,
+    kink: int | None = None,
+    inplace: int | None = None,
+    from_input: bool = False,
+    holomorphic: bool = False,
+    single: Callable[..., Tensor] | None = None,
+) -> Callable[[Any], Any]:
+    """Declare an elementwise function by its derivatives, under every name it is called by."""
+
+    def decorate(derivatives: Any) -> Any:
+        facts = Elementwise(derivatives, from_input, holomorphic, single)
+        declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=facts))
+        return derivatives
+
+    return decorate
+
+
+def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The rule of every elementwise function."""
+    facts: Elementwise = call.operation.facts
+    tape = call.tape
+    if not isinstance(x, Traced) or any(isinstance(a, Traced) for a in args):
+        raise NoRule
+    func = partial(_out_of_place, call) if call.operation.writes else call.func
+    if not tape.differentiates:
+        return tape.elementwise(x, func(x.p, *args, **kwargs), None, None)
+    linked = facts.from_input and tape.recording
+    y = func(x.p.detach() if linked else x.p, *args, **kwargs)
+    if y.shape != x.p.shape:  # a bound or exponent that broadcasts
+        return apply(call, x.expand(y.shape), *args, **kwargs)
+    if y.dtype != x.p.dtype:
+        raise NoRule
+    if y.is_complex() and not facts.holomorphic:
+        raise NoRule
+    d1, d2 = facts.derivatives(x.p, y, *args, **kwargs)
+    y = _Link.apply(x.p, d1, y) if linked else y
+    shortcut = facts.single
+    if shortcut is not None and (args or kwargs):
+        shortcut = partial(_with_arguments, shortcut, args, kwargs)
+    return tape.elementwise(x, y, d1, d2, shortcut)
+
+
+def _out_of_place(call: Call, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``exp`` for ``exp_``: the in-place function on a copy."""
+    return call.func(value.clone(), *args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _with_arguments(shortcut: Push, args: Any, kwargs: Any, *values: Tensor) -> Tensor:
+    return shortcut(*values, *args, **kwargs)
+
+
+class _Link(torch.autograd.Function):
+    """``y = f(z)`` whose backward pass multiplies by the ``f'(z)`` that the tangents use too.
+
+    The derivative is then computed, and differentiated again, once instead of twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, d1: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(d1)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (d1,) = ctx.saved_tensors
+        return grads[0] * d1, None, None
+
+
+# ------------------------------------------------------------------------------------ smooth
+
+
+def _softplus_single(
+    y: Tensor, u: Tensor, w: Tensor, beta: float = 1.0, threshold: float = 20.0
+) -> Tensor:
+    return w * (u - w) if beta == 1 else beta * (w * (u - w))
+
+
+@elementwise("softplus", from_input=True, single=_softplus_single)
+def softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    s = torch.sigmoid(z if beta == 1 else beta * z)
+    if threshold < 20:  # beyond it torch returns z, whose derivative is one
+        s = torch.where(beta * z > threshold, 1.0, s)
+    times_slope = torch.ops.aten.sigmoid_backward  # q s (1 - s) in one kernel
+    return s, lambda q: times_slope(q, s) if beta == 1 else beta * times_slope(q, s)
+
+
+@elementwise("silu", inplace=1, from_input=True)
+def silu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    s = torch.sigmoid(z)
+    ds = s * (1 - s)
+    return s + z * ds, ds * (2 + z * (1 - 2 * s))
+
+
+@elementwise("gelu", from_input=True)
+def gelu(z: Tensor, y: Tensor, approximate: str = "none") -> Any:
+    if approximate == "none":
+        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        return 0.5 * torch.erfc(-z / math.sqrt(2)) + z * density, (2 - z * z) * density
+    a, b = math.sqrt(2 / math.pi), 0.044715
+    t = torch.tanh(a * (z + b * z**3))
+    slope, curvature = a * (1 + 3 * b * z * z), 6 * a * b * z
+    d = 1 - t * t
+    second = d * (slope + 0.5 * z * (curvature - 2 * t * slope**2))
+    return 0.5 * (1 + t) + 0.5 * z * d * slope, second
+
+
+@elementwise("mish", inplace=1, from_input=True)
+def mish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    t, s = torch.tanh(F.softplus(z)), torch.sigmoid(z)
+    d = 1 - t * t
+    return t + z * d * s, d * s * (2 + z * (1 - s - 2 * t * s))
+
+
+@elementwise("logit", "special_logit")
+def logit(z: Tensor, y: Tensor, eps: float | None = None) -> Any:
+    d = 1 / (z * (1 - z))
+    inside = torch.ones_like(z) if eps is None else ((z >= eps) & (z <= 1 - eps)).to(z.dtype)
+    return inside * d, inside * (2 * z - 1) * d * d
+
+
+def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
+    k = exponent
+    if not isinstance(k, Tensor) and k in (0, 1, 2):  # no negative powers of a z that may be zero
+        return (0.0, None) if k == 0 else (1.0, None) if k == 1 else (2 * z, torch.full_like(z, 2))
+    return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
+
+
+POWER = Operation(
+    "pow", "elementwise", apply, facts=Elementwise(_power, False, True, None)
+)
+"""Powers with a constant exponent; `products.power` decides which powers these are."""
+
+
+def _gauss(z: Tensor, scale: float) -> Any:
+    """``c exp(-z^2)`` and its derivative."""
+    c = scale * torch.exp(-z * z)
+    return c, -2 * z * c
+
+
+def _sigmoid(z: Tensor, y: Tensor) -> Any:
+    d = y * (1 - y)
+    return d, lambda q: d * (1 - 2 * y) * q
+
+
+def _logsigmoid(z: Tensor, y: Tensor) -> Any:
+    s = torch.sigmoid(-z)
+    return s, -s * (1 - s)
+
+
+def _tanh(z: Tensor, y: Tensor) -> Any:
+    d = 1 - y * y
+    return d, lambda q: -2 * y * d * q
+
+
+def _log_ndtr(z: Tensor, y: Tensor) -> Any:
+    d = torch.exp(-0.5 * z * z - y) / math.sqrt(2 * math.pi)
+    return d, -d * (z + d)
+
+
+def _ndtr(z: Tensor, y: Tensor) -> Any:
+    d = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return d, -z * d
+
+
+def _ndtri(z: Tensor, y: Tensor) -> Any:
+    d = math.sqrt(2 * math.pi) * torch.exp(0.5 * y * y)
+    return d, y * d * d
+
+
+def _erfinv(z: Tensor, y: Tensor) -> Any:
+    d = 0.5 * math.sqrt(math.pi) * torch.exp(y * y)
+    return d, 2 * y * d * d
+
+
+def _polygamma(z: Tensor, n: int) -> Any:
+    return torch.polygamma(n + 1, z), torch.polygamma(n + 2, z)
+
+
+for _names, _holomorphic, _derivatives in (
+    ("exp2 special_exp2", True, lambda z, y: (math.log(2) * y, math.log(2) ** 2 * y)),
+    ("expm1 special_expm1", True, lambda z, y: (y + 1, y + 1)),
+    ("log", True, lambda z, y: (1 / z, -1 / z**2)),
+    ("log2", True, lambda z, y: (1 / (math.log(2) * z), -1 / (math.log(2) * z**2))),
+    ("log10", True, lambda z, y: (1 / (math.log(10) * z), -1 / (math.log(10) * z**2))),
+    ("log1p special_log1p", True, lambda z, y: (1 / (1 + z), -1 / (1 + z) ** 2)),
+    ("sin", True, lambda z, y: (torch.cos(z), -y)),
+    ("cos", True, lambda z, y: (-torch.sin(z), -y)),
+    ("tan", True, lambda z, y: (1 + y * y, 2 * y * (1 + y * y))),
+    ("asin arcsin", True, lambda z, y: ((1 - z * z) ** -0.5, z * (1 - z * z) ** -1.5)),
+    ("acos arccos", True, lambda z, y: (-((1 - z * z) ** -0.5), -z * (1 - z * z) ** -1.5)),
+    ("atan arctan", True, lambda z, y: (1 / (1 + z * z), -2 * z / (1 + z * z) ** 2)),
+    ("sinh", True, lambda z, y: (torch.cosh(z), y)),
+    ("cosh", True, lambda z, y: (torch.sinh(z), y)),
+    ("asinh arcsinh", True, lambda z, y: ((1 + z * z) ** -0.5, -z * (1 + z * z) ** -1.5)),
+    ("acosh arccosh", True, lambda z, y: ((z * z - 1) ** -0.5, -z * (z * z - 1) ** -1.5)),
+    ("atanh arctanh", True, lambda z, y: (1 / (1 - z * z), 2 * z / (1 - z * z) ** 2)),
+    ("erf special_erf", False, lambda z, y: _gauss(z, 2 / math.sqrt(math.pi))),
+    ("erfc special_erfc", False, lambda z, y: _gauss(z, -2 / math.sqrt(math.pi))),
+    ("lgamma special_gammaln", False, lambda z, y: (torch.digamma(z), torch.polygamma(1, z))),
+    ("digamma special_digamma special_psi", False, lambda z, y: _polygamma(z, 0)),
+    ("special_log_ndtr", False, _log_ndtr),
+    ("special_ndtr", False, _ndtr),
+    ("special_ndtri", False, _ndtri),
+    ("erfinv special_erfinv", False, _erfinv),
+    ("logsigmoid log_sigmoid", False, _logsigmoid),
+    ("tanhshrink", False, lambda z, y: ((z - y) ** 2, 2 * (z - y) * (1 - (z - y) ** 2))),
+    ("square", True, lambda z, y: (2 * z, torch.full_like(z, 2.0))),
+    ("sqrt", True, lambda z, y: (0.5 / y, -0.25 / (z * y))),
+    ("rsqrt", True, lambda z, y: (-0.5 * y**3, 0.75 * y**5)),
+    ("reciprocal", True, lambda z, y: (-y * y, 2 * y**3)),
+    ("neg negative", True, lambda z, y: (-1.0, None)),
+    ("positive __pos__", True, lambda z, y: (1.0, None)),
+    ("deg2rad", False, lambda z, y: (math.pi / 180, None)),
+    ("rad2deg", False, lambda z, y: (180 / math.pi, None)),
+):
+    elementwise(*_names.split(), holomorphic=_holomorphic)(_derivatives)
+
+elementwise("tanh", single=lambda y, u, w: -2 * (y * u * w))(_tanh)
+elementwise("sigmoid", "special_expit", single=lambda y, u, w: (1 - 2 * y) * u * w)(_sigmoid)
+elementwise("exp", holomorphic=True, single=lambda y, u, w: u * w)(lambda z, y: (y, y))
+
+# ------------------------------------------------------------------------------ with kinks
+
+
+def _mask(condition: Tensor, z: Tensor) -> Any:
+    """A derivative of one where the condition holds and zero elsewhere."""
+    return condition.to(z.dtype), None
+
+
+@elementwise("relu", kink=0, inplace=1)
+def relu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    return _mask(z > 0, z)
+
+
+@elementwise("relu6", kink=0, inplace=1)
+def relu6(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    return _mask((z > 0) & (z < 6), z)
+
+
+@elementwise("leaky_relu", kink=0, inplace=2)
+def leaky_relu(z: Tensor, y: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    return torch.where(z > 0, torch.ones_like(z), torch.full_like(z, negative_slope)), None
+
+
+@elementwise("hardtanh", kink=0, inplace=3)
+def hardtanh(
+    z: Tensor, y: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Any:
+    return _mask((z > min_val) & (z < max_val), z)
+
+
+@elementwise("hardsigmoid", kink=0, inplace=1)
+def hardsigmoid(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    return ((z > -3) & (z < 3)).to(z.dtype) / 6, None
+
+
+@elementwise("hardswish", kink=0, inplace=1)
+def hardswish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    inside = ((z > -3) & (z < 3)).to(z.dtype)
+    return torch.where(z >= 3, torch.ones_like(z), inside * (2 * z + 3) / 6), inside / 3
+
+
+def _tail(z: Tensor, tail: Tensor, slope: float, second: Tensor) -> Any:
+    """Derivatives of ``slope z`` for positive z, and of an exponential tail elsewhere."""
+    return torch.where(z > 0, torch.full_like(z, slope), tail), torch.where(z > 0, 0 * tail, second)
+
+
+@elementwise("elu", kink=1, inplace=2)
+def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+    tail = alpha * torch.exp(z.clamp(max=0.0))
+    return _tail(z, tail, 1.0, tail)
+
+
+@elementwise("celu", kink=1, inplace=2)
+def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+    tail = torch.exp(z.clamp(max=0.0) / alpha)
+    return _tail(z, tail, 1.0, tail / alpha)
+
+
+@elementwise("selu", kink=0, inplace=1)
+def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    tail = scale * alpha * torch.exp(z.clamp(max=0.0))
+    return _tail(z, tail, scale, tail)
+
+
+@elementwise("softsign", kink=1)
+def softsign(z: Tensor, y: Tensor) -> Any:
+    d = (1 + z.abs()) ** -2
+    return d, -2 * z.sign() * d / (1 + z.abs())
+
+
+@elementwise("softshrink", kink=0)
+def softshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
+    return _mask(z.abs() > lambd, z)
+
+
+@elementwise("hardshrink", kink=-1)
+def hardshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
+    return _mask(z.abs() > lambd, z)
+
+
+@elementwise("abs", "absolute", "__abs__", "fabs", kink=0)
+def absolute(z: Tensor, y: Tensor) -> Any:
+    return z.sign(), None
+
+
+@elementwise("clamp", "clip", kink=0)
+def clamp(z: Tensor, y: Tensor, min: Any = None, max: Any = None) -> Any:
+    return _mask(y == z, z)
+
+
+@elementwise("clamp_min", kink=0)
+def clamp_min(z: Tensor, y: Tensor, min: Any) -> Any:
+    return _mask(y == z, z)
+
+
+@elementwise("clamp_max", kink=0)
+def clamp_max(z: Tensor, y: Tensor, max: Any) -> Any:
+    return _mask(y == z, z)
+
+
+@elementwise("threshold", "_threshold", kink=-1, inplace=3)
+def threshold(z: Tensor, y: Tensor, threshold: float, value: float, inplace: bool = False) -> Any:
+    return _mask(z > threshold, z)
+
+
+@elementwise("remainder", "__mod__", "fmod", kink=-1)
+def remainder(z: Tensor, y: Tensor, other: Any) -> Any:
+    return 1.0, None
+
+
+@elementwise("frac", kink=-1)
+def fraction(z: Tensor, y: Tensor) -> Any:
+    return 1.0, None

@@ -1,0 +1,284 @@
+"""Linear operations: they act on tangents as on values, and have no second derivative."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scorematching._shares import note, noted
+from scorematching.derivatives.engine.tape import Push, Tape, lift
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
+from scorematching.derivatives.ops.registry import Operation, declare, structural
+
+
+class Linear(NamedTuple):
+    """What the rule of a linear operation reads.
+
+    Attributes:
+        batch_axis: 0 for operations that treat each row of a batch by itself, so that tangents
+            can be stacked into more rows; None for all others, which are vectorised by vmap.
+        along: for operations along an axis, which must not be the batch axis: the position of
+            that argument after the first, and its default.
+        keeps_axis: whether the batch axis can be found in the result.
+        selection: whether the coefficients are zeros and ones.
+    """
+
+    batch_axis: int | None = None
+    along: tuple[int, int | None] | None = None
+    keeps_axis: bool = True
+    selection: bool = True
+
+
+def linear(
+    *names: str,
+    batch_axis: int | None = None,
+    along: tuple[int, int | None] | None = None,
+    keeps_axis: bool = True,
+    selection: bool = True,
+) -> None:
+    """Declare operations that are linear in their first argument."""
+    facts = Linear(batch_axis, along, keeps_axis, selection)
+    rule = _any_axes if batch_axis is None else _rows
+    for name in names:
+        declare((name,), Operation(name, "linear", rule, facts=facts))
+
+
+def _rows(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operation on the rows of a batch: tangents become more rows."""
+    if not isinstance(x, Traced) or any(isinstance(a, Traced) for a in (*args, *kwargs.values())):
+        raise NoRule
+    y = call.func(x.p, *args, **kwargs)
+    push = on_rows(x, y, lambda t: call.func(t, *args, **kwargs))
+    return call.tape.linear(x, y, push, 0, push if call.operation.facts.selection else None)
+
+
+def on_rows(x: Traced, y: Tensor, op: Push) -> Push:
+    """An operation on the rows of a batch, applied to the rows of all tangents at once."""
+    if x.axis != 0 or y.shape[:1] != x.p.shape[:1]:
+        return torch.func.vmap(op)
+    return lambda t: op(t.flatten(0, 1)).unflatten(0, t.shape[:2])
+
+
+def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """A linear operation on whole tensors: vectorised over tangents."""
+    if not isinstance(x, Traced) or any(isinstance(a, Traced) for a in args):
+        raise NoRule
+    y = call.func(x.p, *args, **kwargs)
+    if isinstance(y, (tuple, list)):
+        parts = [
+            selection(call.tape, x, part, _vmapped(call.func, args, kwargs, i), _axis(call, x, part, args, kwargs))
+            for i, part in enumerate(y)
+        ]  # fmt: skip
+        return type(y)(parts)
+    push, axis = _vmapped(call.func, args, kwargs, None), _axis(call, x, y, args, kwargs)
+    if call.operation.facts.selection:
+        return selection(call.tape, x, y, push, axis)
+    return call.tape.linear(x, y, push, axis)
+
+
+def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
+    """A linear map whose coefficients are zeros and ones, their own squares."""
+    z = tape.linear(x, y, push, axis, push)
+    if y is x.p or y._is_view():
+        x.viewed = z.viewed = True
+    return z
+
+
+def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None) -> Push:
+    def one(t: Tensor) -> Any:
+        result = func(t, *args, **kwargs)
+        return result if part is None else result[part]
+
+    return torch.func.vmap(one)
+
+
+def _axis(call: Call, x: Traced, y: Tensor, args: Any, kwargs: Any) -> int | None:
+    """The batch axis after an operation that leaves it alone; None where that is not certain."""
+    facts: Linear = call.operation.facts
+    if x.axis is None or not facts.keeps_axis:
+        return None
+    if facts.along is not None:
+        dim = _dim_argument(call.name, facts.along, args, kwargs)
+        if dim is None or x.axis in axes_of(dim, x.p.ndim):
+            return None
+        dropped = y.ndim < x.p.ndim and axes_of(dim, x.p.ndim)[0] < x.axis
+        return x.axis - 1 if dropped else x.axis
+    axis = x.axis + y.ndim - x.p.ndim  # expand and repeat add axes on the left
+    return axis if 0 <= axis < y.ndim and y.shape[axis] == x.p.shape[x.axis] else None
+
+
+def _dim_argument(name: str, along: tuple[int, int | None], args: Any, kwargs: Any) -> Any:
+    """The axis or axes that an operation acts along."""
+    place, default = along
+    if "dim" in kwargs or "dims" in kwargs:
+        return kwargs.get("dim", kwargs.get("dims"))
+    if name == "flip" and len(args) > 1:  # x.flip(0, 1)
+        return args
+    return args[place] if len(args) > place else default
+
+
+def axes_of(dim: Any, ndim: int) -> list[int]:
+    """The axes that an argument ``dim`` stands for, as non-negative numbers."""
+    if dim is None or dim == () or dim == []:
+        return list(range(ndim))
+    return [d % max(ndim, 1) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+
+
+def broadcast_axis(y: Tensor, *operands: Traced) -> int | None:
+    """The batch axis of a broadcast result: axes count from the right."""
+    axes = {None if a.axis is None else a.axis - a.p.ndim + y.ndim for a in operands}
+    return axes.pop() if len(axes) == 1 else None
+
+
+def drop_axes(y: Any, dims: Any) -> Any:
+    """A tensor without axes of length one."""
+    for d in sorted(dims, reverse=True):
+        y = torch.squeeze(y, d)
+    return y
+
+
+# ---------------------------------------------------------------------- the same numbers
+
+
+@structural(
+    *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as to "
+    "double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias lift_fresh "
+    "lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d _unsafe_view "
+    "copy".split(),
+    kind="linear",
+)
+def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same numbers in the same order, in another shape or precision."""
+    if not isinstance(x, Traced):  # const.to(x): only the properties of x matter
+        return call.func(x, *plain(args), **plain(kwargs))
+    y = call.func(x.p, *plain(args), **plain(kwargs))
+    if not isinstance(y, Tensor):
+        return y  # x.type() is a name
+    if y.numel() != x.p.numel():
+        raise NoRule
+    if not (y.is_floating_point() or y.is_complex()):
+        return y
+    axis = 0 if x.axis == 0 and y.ndim and y.shape[0] % call.tape.num_points == 0 else None
+    if x.axis is not None and axis is None:
+        axis = _axis_after_reshape(x.p.shape, y.shape, x.axis)
+    same_points = axis == 0 and y.shape[0] == x.p.shape[0]
+
+    def push(t: Tensor) -> Tensor:
+        reshaped = t.reshape(t.shape[0], *y.shape)
+        reshaped = reshaped if t.dtype == y.dtype else reshaped.to(y.dtype)
+        return note(reshaped, noted(t)) if same_points else reshaped
+
+    return selection(call.tape, x, y, push, axis)
+
+
+def _axis_after_reshape(before: torch.Size, after: torch.Size, axis: int) -> int | None:
+    """Where an axis went: the one of the same length with as many numbers on its left."""
+    left = before[:axis].numel()
+    for i, length in enumerate(after):
+        if length == before[axis] and after[:i].numel() == left:
+            return i
+    return None
+
+
+@structural(
+    *"permute transpose swapaxes swapdims movedim moveaxis t adjoint T mT H mH numpy_T "
+    "transpose_copy permute_copy".split(),
+    kind="linear",
+)
+def permute(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
+    """The same numbers, axes in another order."""
+    y = call.func(x.p, *args, **kwargs)
+    if y.is_complex() and call.name in ("adjoint", "H", "mH"):
+        raise NoRule
+    # Distinct lengths show where every axis goes, with no memory behind them.
+    order = call.func(torch.empty([2 + i for i in range(x.p.ndim)], device="meta"), *args, **kwargs)
+    dims = [length - 2 for length in order.shape]
+    axis = dims.index(x.axis) if x.axis is not None else None
+    return selection(call.tape, x, y, lambda t: t.permute(0, *[d + 1 for d in dims]), axis)
+
+
+@structural("expand_as", "broadcast_to", "expand", kind="linear")
+def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same numbers repeated along new axes."""
+    if not isinstance(x, Traced):
+        return call.func(x, *plain(args), **plain(kwargs))
+    y = call.func(x.p, *plain(args), **plain(kwargs))
+    axis = broadcast_axis(y, x)
+    kept = axis is not None and y.shape[axis] == x.p.shape[x.axis]  # type: ignore[index]
+    push: Push = lambda t: lift(t, y.ndim).expand(t.shape[0], *y.shape)  # noqa: E731
+    return selection(call.tape, x, y, push, axis if kept else None)
+
+
+@structural("broadcast_tensors")
+def broadcast_tensors(call: Call, *tensors: Any) -> Any:
+    """Each tensor expanded to the common shape."""
+    tensors = tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    shape = torch.broadcast_shapes(*[t.shape for t in tensors])
+    return tuple(t.expand(shape) for t in tensors)
+
+
+@structural("requires_grad_", "pin_memory", "share_memory_", "retain_grad", "data")
+def identity(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
+    """The value itself; ``data`` alone cuts the graph, as autograd does."""
+    return x.p.data if call.name == "data" else x
+
+
+@structural("repeat_interleave", kind="linear")
+def repeat_interleave(call: Call, x: Any, repeats: Any, dim: int | None = None, **kwargs: Any) -> Any:
+    """Each entry several times in a row; rows of one point stay together."""
+    if not isinstance(x, Traced) or dim is None:
+        raise NoRule
+    y = call.func(x.p, repeats, dim, **kwargs)
+    dim %= x.p.ndim
+    uniform = isinstance(repeats, int)
+    axis = x.axis if x.axis != dim or (dim == 0 and uniform) else None
+    push: Push = lambda t: call.func(t, repeats, dim + 1, **kwargs)  # noqa: E731
+    return selection(call.tape, x, y, push, axis)
+
+
+@structural("masked_fill", kind="linear")
+def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Any:
+    """A constant where the mask holds, the value itself elsewhere."""
+    if not isinstance(x, Traced):
+        return torch.where(mask, value, x)
+    if isinstance(value, Traced):
+        return torch.where(mask, value, x)
+    return torch.where(mask, torch.as_tensor(value, dtype=x.dtype, device=x.device), x)
+
+
+linear("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+       "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "interpolate",
+       "upsample", "fold", "unfold", "im2col", "col2im", "upsample_nearest1d", "upsample_nearest2d",
+       "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d", "upsample_bicubic2d",
+       "upsample_trilinear3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa",
+       batch_axis=0, selection=False)  # fmt: skip
+linear("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", batch_axis=0)
+linear("fliplr", "flipud", "rot90", "repeat", "tile", "tril", "triu", "masked_select", "nan_to_num",
+       "unsafe_chunk", "unsafe_split", "real", "as_strided", "constant_pad_nd")  # fmt: skip
+linear("flip", along=(0, None))
+linear("roll", "take_along_dim", "take_along_dimension", along=(1, None))
+linear("narrow", "select", "index_select", "gather", "slice", "narrow_copy", "select_copy", along=(0, None))
+linear("split", "chunk", "tensor_split", "split_with_sizes", along=(1, 0))
+linear("unbind", along=(0, 0))
+linear("cumsum", along=(0, None), selection=False)
+linear("diag_embed", "diagonal", "diag", "trace", "view_as_real", "view_as_complex", "imag", "conj",
+       "_conj", "conj_physical", "hsplit", "vsplit", "dsplit", "diff", "diagonal_scatter",
+       "linalg_diagonal", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2",
+       "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_hfft",
+       "fft_ihfft", "fft_fftshift", "fft_ifftshift", "_fft_r2c", "_fft_c2r", "_fft_c2c", "stft",
+       "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+       "replication_pad2d", "replication_pad3d", "_fft_c2c", "cumulative_trapezoid", "trapezoid",
+       "trapz", keeps_axis=False, selection=False)  # fmt: skip
+
+
+@structural("pad", "_pad_circular", kind="linear")
+def pad(call: Call, x: Traced, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+    """Padding, by a constant or by entries of x itself."""
+    y = F.pad(x.p, pad, mode, value)
+    op: Push = lambda t: F.pad(t, pad, mode, 0.0 if mode == "constant" else None)  # noqa: E731
+    untouched = 2 * (x.p.ndim - 1) >= len(pad) and x.axis == 0
+    push = on_rows(x, y, op) if x.axis == 0 and y.shape[0] == x.p.shape[0] else torch.func.vmap(op)
+    return call.tape.linear(x, y, push, 0 if untouched else None, push)

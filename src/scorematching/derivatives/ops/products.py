@@ -1,0 +1,288 @@
+"""Arithmetic: sums, products, matrix products, convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scorematching._shares import WORTH, noted
+from scorematching.derivatives.engine.tape import Push, Trailing, lift
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
+from scorematching.derivatives.ops import elementwise
+from scorematching.derivatives.ops.linear import broadcast_axis, on_rows
+from scorematching.derivatives.ops.registry import structural
+
+
+@structural("add", "__add__", "__radd__", "__iadd__")
+def add(call: Call, input: Any, other: Any, *, alpha: float = 1, sign: float = 1.0) -> Any:
+    """``input + alpha * other``."""
+    a, b = input, other
+    y = torch.add(plain(a), plain(b), alpha=alpha) if sign > 0 else plain(a) - alpha * plain(b)
+    if isinstance(a, Traced) and isinstance(b, Traced):
+        return call.tape.add(a, b, y, sign * alpha, broadcast_axis(y, a, b))
+    x, scale = (a, 1.0) if isinstance(a, Traced) else (b, sign * alpha)
+    push: Push = (lambda t: lift(t, y.ndim)) if scale == 1 else lambda t: lift(scale * t, y.ndim)
+    square: Push = lambda t: lift(scale * scale * t, y.ndim)  # noqa: E731
+    return call.tape.linear(x, y, push, broadcast_axis(y, x), square, shared=True)
+
+
+@structural("sub", "subtract", "__sub__", "__isub__")
+def sub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """``input - alpha * other``."""
+    return add(call, input, other, alpha=alpha, sign=-1.0)
+
+
+@structural("mul", "multiply", "__mul__", "__rmul__", "__imul__")
+def mul(call: Call, input: Any, other: Any) -> Any:
+    """A product, one factor of which may be constant."""
+    a, b = input, other
+    y = plain(a) * plain(b)
+    if isinstance(a, Traced) and isinstance(b, Traced):
+        if a is b:
+            return call.tape.elementwise(a, y, 2 * a.p, torch.full_like(a.p, 2.0))
+        return call.tape.product(a, b, y, torch.mul, broadcast_axis(y, a, b))
+    x, c = (a, b) if isinstance(a, Traced) else (b, a)
+    push, square = (lambda t: lift(t, y.ndim) * c), (lambda t: lift(t, y.ndim) * (c * c))
+    return call.tape.linear(x, y, push, broadcast_axis(y, x), square, shared=True)
+
+
+@structural("div", "divide", "true_divide", "__truediv__", "__div__", "__itruediv__")
+def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """A quotient; rounded ones are piecewise constant."""
+    a, b = input, other
+    if rounding_mode is not None:
+        return torch.div(plain(a), plain(b), rounding_mode=rounding_mode)
+    if isinstance(b, Traced):
+        return torch.mul(torch.reciprocal(b), a)
+    y = a.p / b
+    push, square = (lambda t: lift(t, y.ndim) / b), (lambda t: lift(t, y.ndim) / (b * b))
+    return call.tape.linear(a, y, push, broadcast_axis(y, a), square, shared=True)
+
+
+@structural("pow", "float_power", "__pow__", "__ipow__")
+def power(call: Call, input: Any, exponent: Any) -> Any:
+    """A power, of which base or exponent may be constant."""
+    if isinstance(exponent, Traced):
+        base: Any = input if isinstance(input, Tensor) else torch.as_tensor(input).to(exponent)
+        return torch.exp(exponent * torch.log(base))
+    return elementwise.apply(call._replace(operation=elementwise.POWER), input, exponent)
+
+
+def _swap(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of ``a - b`` made that of ``b.__rsub__(a)``."""
+    return lambda call, b, a, **kwargs: rule(call, a, b, **kwargs)
+
+
+structural("__rsub__", "rsub")(_swap(sub))
+structural("__rtruediv__", "__rdiv__")(_swap(div))
+structural("__rpow__")(_swap(power))
+
+
+@structural("matmul", "mm", "bmm", "mv", "linalg_matmul", "__matmul__")
+def matmul(call: Call, input: Any, other: Any) -> Any:
+    """A matrix product, one factor of which may be constant."""
+    a, b = input, other
+    pa, pb = plain(a), plain(b)
+    y = torch.matmul(pa, pb)
+    if isinstance(a, Traced) and isinstance(b, Traced):
+        if pa.ndim < 2 or pb.ndim < 2:
+            raise NoRule
+        axis = broadcast_axis(y, a, b)
+        batch = axis is not None and axis < y.ndim - 2
+        return call.tape.product(a, b, y, torch.matmul, axis if batch else None)
+    if isinstance(a, Traced):
+        return _matrix_on_the_right(call, a, pb, y)
+    return _matrix_on_the_left(call, pa, b, y)
+
+
+def _matrix_on_the_right(call: Call, a: Traced, pb: Tensor, y: Tensor) -> Any:
+    axis = a.axis if pb.ndim == 1 else broadcast_axis(y, a)
+    axis = None if a.axis == a.p.ndim - 1 or a.p.ndim == 1 else axis
+    ndim = y.ndim + 1 if pb.ndim == 1 else y.ndim
+
+    def apply(t: Tensor, matrix: Tensor) -> Tensor:
+        return lift(_wide(t, a.p, -1), max(ndim, a.p.ndim)) @ matrix
+
+    push, square = (lambda t: apply(t, pb)), (lambda t: apply(t, pb.square()))
+    return call.tape.linear(a, y, push, axis, square, shared=True)
+
+
+def _matrix_on_the_left(call: Call, pa: Tensor, b: Traced, y: Tensor) -> Any:
+    if b.p.ndim < 2:
+        raise NoRule
+    axis = None if b.axis == b.p.ndim - 2 else broadcast_axis(y, b)
+    if pa.ndim == 1:
+        axis = None
+    ndim = max(y.ndim + (pa.ndim == 1), b.p.ndim)
+
+    def apply(t: Tensor, matrix: Tensor) -> Tensor:
+        return matrix @ lift(_wide(t, b.p, -2), ndim)
+
+    push, square = (lambda t: apply(t, pa)), (lambda t: apply(t, pa.square()))
+    return call.tape.linear(b, y, push, axis, square, shared=True)
+
+
+structural("__rmatmul__")(_swap(matmul))
+
+
+def _wide(t: Tensor, p: Tensor, axis: int) -> Tensor:
+    """Tangents at full size along the axis that a matrix product sums over."""
+    shape = list(t.shape)
+    shape[axis] = p.shape[axis]
+    return t.expand(shape)
+
+
+@structural("addmm", "addmv", "baddbmm")
+def addmm(
+    call: Call, input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    """``beta * input + alpha * mat1 @ mat2``."""
+    if beta == 1 and alpha == 1 and call.name == "addmm" and _is_layer(input, mat1, mat2):
+        return linear_layer(call, mat1, mat2.t(), input)
+    product = torch.matmul(mat1, mat2)
+    product = product if alpha == 1 else product * alpha
+    return product + (input if beta == 1 else input * beta)
+
+
+def _is_layer(bias: Any, x: Any, weight: Any) -> bool:
+    traced = isinstance(weight, Traced) or isinstance(bias, Traced)
+    return isinstance(x, Traced) and not traced and weight.ndim == 2 and bias.ndim == 1
+
+
+@structural("linear")
+def linear_layer(call: Call, input: Any, weight: Any, bias: Any = None) -> Any:
+    """A linear layer; tangents with known zeros multiply their own columns of the weight alone."""
+    x = input
+    if not isinstance(x, Traced) or isinstance(weight, Traced) or isinstance(bias, Traced):
+        y = torch.matmul(x, weight.mT if weight.ndim > 1 else weight)
+        return y if bias is None else y + bias
+    y = call.tape.affine(x, weight, bias)
+    if weight.ndim == 1:
+        raise NoRule
+    axis = None if x.axis == x.p.ndim - 1 else x.axis
+
+    def push(t: Tensor, w: Tensor = weight) -> Tensor:
+        shares = noted(t)
+        if shares is not None and t.ndim == 3 and t.numel() * len(w) >= WORTH:
+            return shares.through(w)
+        return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
+
+    square = lambda t: push(t, weight.square())  # noqa: E731
+    return call.tape.linear(x, y, Trailing(push), axis, square, shared=True)
+
+
+@structural(*[f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], "convolution")
+def convolution(call: Call, input: Any, weight: Any, bias: Any = None, *args: Any, **kw: Any) -> Any:
+    """A convolution with constant weights."""
+    x = input
+    if not isinstance(x, Traced) or isinstance(weight, Traced) or isinstance(bias, Traced):
+        raise NoRule
+    y = call.func(x.p, weight, bias, *args, **kw)
+    if y.ndim != x.p.ndim or x.axis != 0:
+        raise NoRule
+
+    def convolve(w: Tensor) -> Push:
+        return on_rows(x, y, lambda t: call.func(t, w, None, *args, **kw))
+
+    return call.tape.linear(x, y, convolve(weight), 0, lambda t: convolve(weight.square())(t))
+
+
+@structural("einsum")
+def einsum(call: Call, equation: str, *operands: Any) -> Any:
+    """A sum of products in explicit notation, linear in one traced operand or bilinear in two."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    active = [i for i, o in enumerate(operands) if isinstance(o, Traced)]
+    if not arrow or "." in equation or len(active) > 2:
+        raise NoRule
+    values = [plain(o) for o in operands]
+    push = _einsum_push(equation, terms, output, values, active)
+    y = torch.einsum(equation, *values)
+    traced = [operands[i] for i in active]
+    axes = {
+        None if o.axis is None else output.find(terms[i][o.axis]) for i, o in zip(active, traced)
+    }
+    axis = axes.pop() if len(axes) == 1 and -1 not in axes else None
+    if len(active) == 1:
+        return call.tape.linear(traced[0], y, push, axis, lambda t: push(t, power=2))
+    return call.tape.product(traced[0], traced[1], y, push, axis)
+
+
+def _einsum_push(
+    equation: str, terms: list[str], output: str, values: list[Tensor], active: list[int]
+) -> Push:
+    """The same sum with tangents, which have one axis more, for the traced operands."""
+    extra = next(c for c in "ZYXWVUTSRQPONM" if c not in equation)
+
+    def push(*tangents: Tensor, power: int = 1) -> Tensor:
+        words = list(terms)
+        factors = [v if i in active or power == 1 else v**power for i, v in enumerate(values)]
+        for i, t in zip(active, tangents):
+            stacked = t.ndim > values[i].ndim
+            words[i] = extra + terms[i] if stacked else terms[i]
+            factors[i] = t.reshape(t.shape[0], *values[i].shape) if stacked else t
+        stacked_output = extra + output if extra in "".join(words) else output
+        return torch.einsum(f"{','.join(words)}->{stacked_output}", *factors)
+
+    return push
+
+
+@structural("bilinear")
+def bilinear(call: Call, input1: Any, input2: Any, weight: Tensor, bias: Any = None) -> Any:
+    """``x_1' W_o x_2`` for every output o."""
+    y = torch.einsum("bi,oij,bj->bo", input1.flatten(0, -2), weight, input2.flatten(0, -2))
+    y = y.reshape(*input1.shape[:-1], len(weight))
+    return y if bias is None else y + bias
+
+
+@structural("addcmul")
+def addcmul(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """``input + value * tensor1 * tensor2``."""
+    return input + tensor1 * tensor2 * value
+
+
+@structural("addcdiv")
+def addcdiv(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """``input + value * tensor1 / tensor2``."""
+    return input + tensor1 / tensor2 * value
+
+
+@structural("lerp")
+def lerp(call: Call, input: Any, end: Any, weight: Any) -> Any:
+    """``input + weight * (end - input)``."""
+    return input + (end - input) * weight
+
+
+@structural("outer", "ger")
+def outer(call: Call, input: Any, vec2: Any) -> Any:
+    """All products of two vectors."""
+    return input.unsqueeze(-1) * vec2
+
+
+@structural("dot", "vdot", "inner", "linalg_vecdot")
+def inner(call: Call, input: Any, other: Any, dim: int = -1) -> Any:
+    """A sum of products along the last axis."""
+    if input.is_complex() or (call.name == "inner" and input.ndim + other.ndim > 2):
+        raise NoRule
+    return torch.sum(input * other, dim)
+
+
+@structural("cross", "linalg_cross")
+def cross(call: Call, input: Any, other: Any, dim: Any = -1) -> Any:
+    """The vector product along an axis of length three."""
+    if dim is None:
+        raise NoRule
+    a, b = torch.broadcast_tensors(input, other)
+    return a.roll(-1, dim) * b.roll(1, dim) - a.roll(1, dim) * b.roll(-1, dim)
+
+
+@structural("hypot")
+def hypot(call: Call, input: Any, other: Any) -> Any:
+    """The length of a vector with two components."""
+    return torch.sqrt(torch.square(input) + torch.square(other))

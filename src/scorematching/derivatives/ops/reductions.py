@@ -1,0 +1,217 @@
+"""Operations over axes: sums, softmax, variances, norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
+from scorematching.derivatives.ops.linear import axes_of, drop_axes
+from scorematching.derivatives.ops.registry import structural
+
+
+@structural("sum", "mean")
+def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """A sum or mean over axes."""
+    if dtype is not None and dtype != x.dtype:
+        return reduce(call, x.to(dtype), dim, keepdim)
+    ndim = x.p.ndim
+    dims = axes_of(dim, ndim)
+    axis = None if x.axis is None or x.axis in dims else x.axis
+    if axis is not None and not keepdim:
+        axis -= sum(d < axis for d in dims)
+    operation = torch.sum if call.name == "sum" else torch.mean
+    y = operation(x.p, dims, keepdim=keepdim) if ndim else x.p * 1
+    weight = 1.0 if operation is torch.sum else y.numel() / x.p.numel()
+
+    def push(t: Tensor) -> Tensor:
+        return operation(t, [d - ndim for d in dims], keepdim=keepdim) if ndim else t
+
+    return call.tape.linear(x, y, push, axis, lambda t: weight * push(t))
+
+
+@structural("softmax", "_softmax", "special_softmax", "_safe_softmax")
+def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
+    """Exponentials divided by their sum, with a closed second derivative."""
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
+    if dim is None:
+        raise NoRule
+    x = x if dtype is None else x.to(dtype)
+    if not call.tape.closed_forms:
+        e = torch.exp(x - x.p.amax(dim, keepdim=True).detach())
+        return e / torch.sum(e, dim, keepdim=True)
+    dim = dim % x.p.ndim - x.p.ndim
+    y = torch.softmax(x.p, dim)
+
+    def second(u: Tensor) -> Tensor:
+        centred = u - (y * u).sum(dim, keepdim=True)
+        square = centred * centred
+        return y * (square - (y * square).sum(dim, keepdim=True))
+
+    return call.tape.dense(x, y, lambda u: y * (u - (y * u).sum(dim, keepdim=True)), second, x.axis)
+
+
+@structural("log_softmax", "_log_softmax", "special_log_softmax")
+def log_softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
+    """The logarithm of softmax."""
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
+    if dim is None:
+        raise NoRule
+    x = x if dtype is None else x.to(dtype)
+    return x - torch.logsumexp(x, dim, keepdim=True)
+
+
+@structural("logsumexp", "special_logsumexp")
+def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Any:
+    """The logarithm of a sum of exponentials, with a closed second derivative."""
+    dims = axes_of(dim, x.p.ndim)
+    if not call.tape.closed_forms:
+        top = x.p.amax(dims, keepdim=True).detach()
+        y = torch.log(torch.sum(torch.exp(x - top), dims, keepdim=True)) + top
+        return y if keepdim else drop_axes(y, dims)
+    y = torch.logsumexp(x.p, dims, keepdim=True)
+    weight = torch.exp(x.p - y)
+    back = [d - x.p.ndim for d in dims]
+
+    def second(u: Tensor) -> Tensor:
+        centred = u - (weight * u).sum(back, keepdim=True)
+        return (weight * centred * centred).sum(back, keepdim=True)
+
+    axis = None if x.axis in dims else x.axis
+    z = call.tape.dense(x, y, lambda u: (weight * u).sum(back, keepdim=True), second, axis)
+    return z if keepdim else drop_axes(z, dims)
+
+
+@structural("logaddexp")
+def logaddexp(call: Call, input: Any, other: Any) -> Any:
+    """``log(exp(a) + exp(b))``."""
+    a, b = torch.broadcast_tensors(input, other)
+    return torch.logsumexp(torch.stack([a, b]), 0)
+
+
+@structural("atan2", "arctan2")
+def atan2(call: Call, input: Any, other: Any) -> Any:
+    """The angle of a point, from ``atan`` of a ratio that is at most one and a constant."""
+    y, x = torch.broadcast_tensors(torch.as_tensor(input), torch.as_tensor(other))
+    py, px = plain(y), plain(x)
+    steep = py.abs() > px.abs()
+    one = torch.ones_like(px)
+    ratio = torch.where(steep, -x, y) / torch.where(steep, y, torch.where(px == 0, one, x))
+    angle = torch.atan(ratio)
+    return angle + (torch.atan2(py, px) - plain(angle)).detach()
+
+
+@structural("prod")
+def prod(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """A product over an axis, by multiplying halves, so that zeros are no exception."""
+    if dim is None:
+        return prod(call, x.reshape(-1), 0)
+    halves = x.movedim(dim, 0)
+    while halves.shape[0] > 1:
+        half = halves.shape[0] // 2
+        rest = [halves[2 * half :]] if halves.shape[0] % 2 else []
+        halves = torch.cat([halves[:half] * halves[half : 2 * half], *rest])
+    y = halves[0]
+    return y.unsqueeze(dim) if keepdim else y
+
+
+@structural("cumprod")
+def cumprod(call: Call, x: Any, dim: int, **kwargs: Any) -> Any:
+    """Running products, in log2(length) multiplications, so that zeros are no exception."""
+    y, step = x.movedim(dim, 0), 1
+    while step < y.shape[0]:
+        y = torch.cat([y[:step], y[step:] * y[:-step]])
+        step *= 2
+    return y.movedim(0, dim)
+
+
+@structural("logcumsumexp")
+def logcumsumexp(call: Call, x: Any, dim: int) -> Any:
+    """Running log-sum-exp, from one maximum for the whole axis."""
+    top = plain(x).amax(dim, keepdim=True).detach()
+    return torch.log(torch.cumsum(torch.exp(x - top), dim)) + top
+
+
+@structural("var", "std", "var_mean", "std_mean")
+def variance(
+    call: Call,
+    x: Any,
+    dim: Any = None,
+    unbiased: Any = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> Any:
+    """A variance or standard deviation over axes, with the mean where it is asked for."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    dims = axes_of(dim, x.p.ndim)
+    count = torch.Size(x.p.shape[d] for d in dims).numel()
+    less = correction if correction is not None else float(unbiased)
+    mean = torch.mean(x, dims, keepdim=True)
+    y = torch.sum(torch.square(x - mean), dims, keepdim=keepdim) / (count - less)
+    y = torch.sqrt(y) if call.name.startswith("std") else y
+    return (y, mean if keepdim else drop_axes(mean, dims)) if "mean" in call.name else y
+
+
+@structural("norm", "linalg_vector_norm", "linalg_norm")
+def norm(
+    call: Call, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> Any:
+    """A Euclidean norm, or the sum of absolute values."""
+    order = kwargs.pop("p", ord)
+    matrix = call.func is torch.linalg.norm and _is_matrix(x, dim) and order not in (None, "fro")
+    if matrix or any(v is not None for v in kwargs.values()) or x.is_complex():
+        raise NoRule
+    if order in (2, 2.0, None, "fro"):
+        return torch.sqrt(torch.sum(torch.square(x), axes_of(dim, x.p.ndim), keepdim=keepdim))
+    if order == 1:
+        return torch.sum(torch.abs(x), axes_of(dim, x.p.ndim), keepdim=keepdim)
+    if isinstance(order, (int, float)) and 1 < order < float("inf"):
+        total = torch.sum(torch.abs(x) ** order, axes_of(dim, x.p.ndim), keepdim=keepdim)
+        return total ** (1 / order)
+    raise NoRule
+
+
+def _is_matrix(x: Any, dim: Any) -> bool:
+    """Whether ``torch.linalg.norm`` takes a matrix norm."""
+    return x.ndim == 2 if dim is None else isinstance(dim, (tuple, list)) and len(dim) == 2
+
+
+@structural("linalg_matrix_norm")
+def matrix_norm(
+    call: Call, x: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kw: Any
+) -> Any:
+    """A Frobenius norm of matrices."""
+    if ord != "fro" or any(v is not None for v in kw.values()):
+        raise NoRule
+    return torch.sqrt(torch.sum(torch.square(x), axes_of(dim, x.p.ndim), keepdim=keepdim))
+
+
+@structural("copysign")
+def copysign(call: Call, input: Any, other: Any) -> Any:
+    """The magnitude of one number with the sign of another, which is taken as constant."""
+    if not isinstance(input, Traced):
+        return torch.copysign(plain(input), plain(other))
+    same = torch.signbit(input.p) == torch.signbit(torch.as_tensor(plain(other)).to(input.p))
+    return torch.where(same, input, -input)
+
+
+@structural("xlogy", "special_xlogy")
+def xlogy(call: Call, input: Any, other: Any) -> Any:
+    """``x log y``, zero where x is a constant zero."""
+    if isinstance(input, Traced):
+        return input * torch.log(torch.as_tensor(other) if not isinstance(other, Tensor) else other)
+    zero = torch.as_tensor(input) == 0
+    safe = torch.where(zero, torch.ones_like(plain(other)), other)
+    return input * torch.log(safe)
+
+
+@structural("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", inplace=3)
+def dropout(call: Call, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """A product with a random mask."""
+    if not training or p == 0:
+        return x
+    return x * call.func(torch.ones_like(x.p), p, True)

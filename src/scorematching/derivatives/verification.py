@@ -1,0 +1,238 @@
+"""Checks of the engine's answers on the user's own model and points.
+
+At the 1st, 2nd, 4th, 8th ... use of a model the score and the curvature at a few points are
+computed again by another route: the traced answer is compared with double backward, and what
+disagrees with that, or was not traced, with central differences of the score. Where parameters
+are trained, the gradient of a scalar of both along one random direction of the parameters is
+compared with central differences at the first two uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching._shapes import event_axes, inner
+
+Answer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""``(x, v) -> (score (N, *F, *event), curvature (N, *F))``."""
+
+NUM_POINTS = 4
+"""Points at which answers are compared, where the model takes a batch of that size."""
+
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}
+"""Largest difference between right answers, relative to their size, by precision."""
+
+
+class Comparison(NamedTuple):
+    """How far two answers differ, relative to their size; more than one is a disagreement."""
+
+    excess: float
+    conclusive: bool = True
+
+    @property
+    def agree(self) -> bool:
+        """Whether the answers agree, or nothing can be said."""
+        return not self.conclusive or self.excess <= 1
+
+
+def is_due(uses: int) -> bool:
+    """Whether an answer is checked at this use: the 1st, 2nd, 4th, 8th ..."""
+    return uses & (uses - 1) == 0
+
+
+def compare(a: tuple[Tensor, ...], b: tuple[Tensor, ...], x: Tensor, v: Tensor) -> Comparison:
+    """Compare scores and curvatures of two routes."""
+    tolerance = TOLERANCES.get(x.dtype)
+    if tolerance is None:
+        return Comparison(0.0, conclusive=False)
+    floors = _floors(b[0], x, v, tolerance)
+    excess = [
+        float((p - q).abs().max() / (tolerance * q.abs().max() + floor))
+        for p, q, floor in zip(a, b, floors)
+        if bool(q.isfinite().all())
+    ]
+    return Comparison(max(excess, default=0.0, key=_nan_last), conclusive=bool(excess))
+
+
+def differ(a: Tensor, b: Tensor) -> bool:
+    """Whether two evaluations of a model differ by more than rounding."""
+    tolerance = TOLERANCES.get(a.dtype)
+    if tolerance is None or not bool(b.isfinite().all()):
+        return False
+    return bool((a - b).abs().max() > tolerance * (b.abs().max() + torch.finfo(b.dtype).tiny))
+
+
+def _nan_last(value: float) -> float:
+    return value if value == value else float("inf")
+
+
+def _floors(score: Tensor, x: Tensor, v: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Differences that rounding explains, for a score and for a curvature."""
+    noise = torch.finfo(x.dtype).eps ** 0.5 * tolerance**0.5
+    size = score.abs().max() + torch.finfo(x.dtype).tiny
+    spread = x.std() if x.numel() > 1 else x.abs().max()
+    spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+    length = v.flatten(1).square().sum(1).max() if v.ndim else v.square()
+    return noise * size, noise * size * length.sqrt() * (1 + 1 / spread)
+
+
+def agrees_with_differences(ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor) -> bool:
+    """Whether a curvature agrees with central differences of the score, or these are too rough."""
+    if x.dtype not in TOLERANCES:
+        return True
+    near, error = differences(lambda z: ask(z, v)[0].detach(), x, v[0])
+    tolerance = TOLERANCES[x.dtype]
+    floor = _floors(found[0], x, v, tolerance)[1]
+    allowed = 3 * tolerance * (near.abs() + near.abs().mean()) + 3 * error + floor
+    wrong = ((found[1] - near).abs() > allowed) & near.isfinite()
+    return not bool(wrong.any())
+
+
+def differences(score: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """``v' (ds/dx) v`` by central differences of the score, and an estimate of its error.
+
+    Two steps that differ by a factor of two; their difference bounds the error of the smaller.
+    """
+    spread = float(x.std()) if x.numel() > 1 else float(x.abs().max())
+    h = 2 * torch.finfo(x.dtype).eps ** (1 / 3) * (spread or 1.0)
+
+    def slope(h: float) -> Tensor:
+        change = score(x + h * v) - score(x - h * v)
+        features = change.ndim - x.ndim
+        along = v.reshape(v.shape[0], *[1] * features, *v.shape[1:])
+        return inner(along, change, event_axes(x)) / (2 * h)
+
+    near, far = slope(h), slope(2 * h)
+    return near, (near - far).abs()
+
+
+def leaves(value: Tensor, besides: Tensor, since: int) -> list[Tensor]:
+    """The parameters that a value depends on, without the points.
+
+    None where part of its graph is older than the number ``since``: it was computed before the
+    model was called, and would not change with the parameters behind it.
+    """
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    waiting = [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            if node.variable is not besides:
+                found[id(node.variable)] = node.variable
+        elif node._sequence_nr() < since:
+            return []
+        waiting += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
+    """Compare a directional parameter gradient with central differences.
+
+    The scalar is ``sum(curvature) + 0.5 sum |score|^2``; the direction is random, of the size of
+    each parameter. The parameters are moved by exchanging their data and are always put back.
+    """
+
+    x = x.detach().clone().requires_grad_()
+
+    def scalar() -> Tensor:
+        score, curvature = answer(x, v)
+        return curvature.sum() + 0.5 * score.square().sum()
+
+    since = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    value = scalar()
+    parameters = leaves(value, x, since) if value.requires_grad else []
+    if not parameters or not all(_is_plain(p) for p in parameters):
+        return Comparison(0.0, conclusive=False)
+    gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    steps = _steps(parameters)
+    pairs = [(g, d) for g, d in zip(gradients, steps) if g is not None]
+    exact = float(sum((g * d).sum() for g, d in pairs))
+    size = float(sum((g * d).square().sum() for g, d in pairs)) ** 0.5
+    tolerance = 20 * TOLERANCES[x.dtype] ** 0.5 if x.dtype == torch.float64 else 0.1
+    h = 1e-4 if x.dtype == torch.float64 else 2e-2
+    near, far = (_slope(scalar, parameters, steps, k * h) for k in (1, 2))
+    noise = abs(near - far) + 10 * torch.finfo(x.dtype).eps * abs(float(value.detach())) / h
+    allowed = tolerance * (size + abs(near))
+    return Comparison(abs(exact - near) / (allowed + 1e-30), conclusive=noise < 0.5 * allowed)
+
+
+def _slope(scalar: Any, parameters: list[Tensor], steps: list[Tensor], h: float) -> float:
+    ends = []
+    for sign in (h, -h):
+        with moved(parameters, [sign * d for d in steps]):
+            ends.append(float(scalar().detach()))
+    return (ends[0] - ends[1]) / (2 * h)
+
+
+def _steps(parameters: list[Tensor]) -> list[Tensor]:
+    """A random direction, of the size of each parameter."""
+    generator = torch.Generator().manual_seed(0)
+    steps = []
+    for p in parameters:
+        size = float(p.detach().abs().square().mean()) ** 0.5 or 1.0
+        noise = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        steps.append(size * noise.to(p.device))
+    return steps
+
+
+def _is_plain(p: Tensor) -> bool:
+    """Whether a parameter is an ordinary tensor, so that its data can be exchanged."""
+    return type(p) in (Tensor, torch.nn.Parameter) and p.dtype in TOLERANCES
+
+
+@contextmanager
+def moved(parameters: list[Tensor], changes: list[Tensor]) -> Iterator[None]:
+    """Parameters with changed data, put back afterwards; versions and graphs are not touched."""
+    before = [p.data for p in parameters]
+    try:
+        for p, data, change in zip(parameters, before, changes):
+            p.data = data + change
+        yield
+    finally:
+        for p, data in zip(parameters, before):
+            p.data = data
+
+
+@contextmanager
+def replayed(call: Any, x: Tensor) -> Iterator[Callable[[], None]]:
+    """A region whose random numbers and changes of buffers leave no trace.
+
+    The function it yields starts both over, so that a random model repeats itself.
+    """
+    buffers = _buffers(call)
+    kept = [b.data for b in buffers]
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        state = torch.get_rng_state()
+        cuda = torch.cuda.get_rng_state(x.device) if x.is_cuda else None
+
+        def rewind() -> None:
+            torch.set_rng_state(state)
+            if cuda is not None:
+                torch.cuda.set_rng_state(cuda, x.device)
+            for b, data in zip(buffers, kept):
+                b.data = data.clone()
+
+        rewind()
+        try:
+            yield rewind
+        finally:
+            for b, data in zip(buffers, kept):
+                b.data = data
+
+
+def _buffers(call: Any) -> list[Tensor]:
+    """The buffers of a module, or of the module that a method belongs to."""
+    module = call if isinstance(call, torch.nn.Module) else getattr(call, "__self__", None)
+    try:
+        return list(module.buffers()) if isinstance(module, torch.nn.Module) else []
+    except TypeError:  # a module without a hash, such as a dataclass
+        return []
