@@ -517,11 +517,15 @@ class ObjectiveContract(FrozenContract):
             assert_equal(member.loss(field, x, noise[0]), member.loss(field, x, noise))
 
     def test_generator_decides(self, member: Any) -> None:
-        for model, _, x in self.cases(member):
+        # Five coordinates: with three, three orthogonal directions give the exact trace.
+        for model, _, x in self.cases(member, event=(5,)):
             with global_randomness_untouched():
                 first, again, other = (member(model, x, generator=seeded(k)) for k in (3, 3, 4))
             assert_equal(first, again)
-            assert torch.equal(first, other) == (member.draw(x, seeded()) is None)
+            if member.draw(x, seeded()) is None:
+                assert_equal(first, other)
+            else:
+                assert (first - other).abs().max() > 1e-3
 
     def test_default_generator_without_one(self, member: Any) -> None:
         for model, _, x in self.cases(member):
