@@ -62,7 +62,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 def variations(member: type) -> list[Any]:
     """Instances of a frozen dataclass: one with defaults, and one for every other value."""
-    fields = dataclasses.fields(member)
+    fields = [f for f in dataclasses.fields(member) if f.init]
     required = {f.name: _options(member, f)[0] for f in fields if _is_required(f)}
     changed = ({f.name: value} for f in fields for value in _options(member, f))
     instances = [member(**{**required, **change}) for change in [{}, *changed]]
@@ -71,7 +71,7 @@ def variations(member: type) -> list[Any]:
 
 def combinations(member: type) -> list[Any]:
     """Instances of a frozen dataclass with every combination of its true-or-false options."""
-    names = [f.name for f in dataclasses.fields(member)]
+    names = [f.name for f in dataclasses.fields(member) if f.init]
     choices = itertools.product([False, True], repeat=len(names))
     return [member(**dict(zip(names, choice, strict=True))) for choice in choices]
 

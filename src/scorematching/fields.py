@@ -30,6 +30,7 @@ from scorematching._checks import (
     check_positive,
     check_vector,
 )
+from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, flatten_event, inner
 from scorematching.derivatives import reverse, routes
 from scorematching.derivatives.sweeps import Signs
@@ -308,7 +309,7 @@ def project(score: Tensor, v: Tensor) -> Tensor:
 def directions(v: Tensor, x: Tensor) -> Tensor:
     """Directions as ``(M, N, *event)``, whether or not they came with their first axis."""
     check_directions(v, x)
-    return v[None] if v.ndim == x.ndim else v
+    return for_reading(v[None] if v.ndim == x.ndim else v)
 
 
 def on_copies(evaluate: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:

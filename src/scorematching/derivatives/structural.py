@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from scorematching._shares import WORTH, note, noted
+from scorematching import _directions
 from scorematching.derivatives import composed, rules
 from scorematching.derivatives.tracing import (
     RULES,
@@ -83,12 +82,7 @@ def _reshape(tape: Tape, func: Any, x: Traced, *args: Any, **kwargs: Any) -> Any
     axis = 0 if x.axis == 0 and y.ndim and y.shape[0] % tape.num_points == 0 else None
     if x.axis is not None and axis is None:
         axis = _axis_after_reshape(x.p.shape, y.shape, x.axis)
-    same_points = axis == 0 and y.shape[0] == x.p.shape[0]
-
-    def push(t: Tensor) -> Tensor:
-        reshaped = t.reshape(t.shape[0], *y.shape)
-        return note(reshaped, noted(t)) if same_points else reshaped
-
+    push = lambda t: _directions.reshape(t, (t.shape[0], *y.shape))  # noqa: E731
     return _selection(tape, x, y, push, axis)
 
 
@@ -354,10 +348,8 @@ def _linear_layer(tape: Tape, func: Any, x: Any, weight: Any, bias: Any = None) 
     axis = None if x.axis == x.p.ndim - 1 else x.axis
 
     def push(t: Tensor, w: Tensor = weight) -> Tensor:
-        shares = noted(t)
-        if shares is not None and t.ndim == 3 and t.numel() * len(w) >= WORTH:
-            return shares.through(w)
-        return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
+        wide = t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1])
+        return _directions.linear(wide, w)
 
     square = lambda t: push(t, weight.square())  # noqa: E731
     return tape.linear(x, y, Trailing(push), axis, square, shared=True)
