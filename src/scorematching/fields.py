@@ -33,7 +33,6 @@ from scorematching._checks import (
 from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, flatten_event, inner
 from scorematching.derivatives import reverse, routes
-from scorematching.derivatives.sweeps import Signs
 from scorematching.types import LogDensity, Vector
 
 
@@ -167,6 +166,7 @@ class LogDensityField(Field):
         route: str = "auto",
     ) -> None:
         """Wrap a log-density."""
+        self.feature_axes = feature_axes
         check = partial(check_log_density, feature_axes=feature_axes)
         super().__init__(log_density, "log-density", check, check_smoothness, route)
 
@@ -198,23 +198,6 @@ class LogDensityField(Field):
         """The log-density itself, ``(N, *event) -> (N, *F)``."""
         check_points(x)
         return self.model.evaluate(x)
-
-    def score_and_approximate_divergence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient, and the trace of the Hessian by approximate backpropagation."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.approximate_divergence(self.model, x, training), x)
-
-    def score_and_propagated_curvature(self, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
-        """The gradient, and the trace of the Hessian estimated by curvature propagation.
-
-        Args:
-            x: points ``(N, *event)``.
-            signs: makes independent random signs of the shape of a tensor.
-        """
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return reverse.ask(lambda x: routes.propagated_curvature(self.model, x, signs, training), x)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.

@@ -212,7 +212,7 @@ def test_textbook_approximate_backprop() -> None:
 def test_fit_alpha_stores_the_solution(objective: sm.Objective) -> None:
     model, x = small(), points(12, seed=3)
     form = model.fit_alpha(objective, x, seeded(), chunk_size=12)
-    expected = solve_linear(objective, model.features, model.base, x, model.lam, seeded())
+    expected = solve_linear(model.features, model.base, x, objective, model.lam, seeded())
     if isinstance(objective, sm.CurvaturePropagation):  # by `feature_at`, with fewer signs
         expected = model.solve_alpha(objective, x, seeded())
     assert not model.alpha.requires_grad

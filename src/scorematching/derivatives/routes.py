@@ -28,6 +28,12 @@ Check = Callable[[Any, Tensor], None]
 Result = TypeVar("Result")
 Pair = tuple[Tensor, Tensor]
 
+FORWARD_COST = 2
+"""Time of a tangent pass relative to a reverse pass, on a CPU, for choosing between the two.
+
+A GPU carries all tangents in parallel, but takes reverse passes one after the other.
+"""
+
 
 class RandomModelError(ValueError):
     """A model that answers differently from call to call, where that would be wrong."""
@@ -151,6 +157,48 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
         return s, reverse.divergence(s, x, training, may_be_constant=True)
 
     return model.choose(traced, otherwise)
+
+
+def jacobian(model: Model, x: Tensor, training: bool) -> Tensor:
+    """The gradients of all outputs of a log-density with features, ``(N, *F, *event)``.
+
+    By D tangents or by one reverse pass for every output, whichever is faster.
+    """
+
+    def forward() -> Tensor:
+        tape = pairing.Tangents(x.shape[0])
+        basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
+        y = model.trace(x, basis, tape, int(training), "score")
+        _require_repeatable(tape)
+        return _tangents_last(y).unflatten(-1, x.shape[1:])
+
+    def backward() -> Tensor:
+        return reverse.ask(lambda x: log_density_score(model, x, training), x)
+
+    d = dimension(x)
+    with torch.no_grad():
+        outputs = model.evaluate(x).shape[1:].numel()
+    if not x.is_cuda and d > FORWARD_COST * outputs:
+        return backward()
+    return model.choose(forward, backward)
+
+
+def jet(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """``v.grad`` of all outputs, ``(N, *F, M)``, and their mean curvatures ``(N, *F)``.
+
+    Raises:
+        Untraceable: if the model cannot be traced.
+    """
+    tape = pairing.Jet(x.shape[0])
+    y = model.trace(x, v, tape, order=1 + training)
+    _require_repeatable(tape)
+    second = torch.zeros_like(y.p) if y.s is None else y.s.expand_as(y.p)
+    return _tangents_last(y), second
+
+
+def _tangents_last(y: Any) -> Tensor:
+    """The tangents of all directions, ``(N, *F, M)``."""
+    return y.u.expand(y.u.shape[0], *y.p.shape).movedim(0, -1)
 
 
 def vector_score(model: Model, x: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class DKEF(nn.Module):
         self, objective: Any, x: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
         """The best alpha at points ``x: (N, D)``, ``(L,)``, with its graph."""
-        return solve_linear(objective, self._selectable, self.base, x, self.lam, generator)
+        return solve_linear(self._selectable, self.base, x, objective, self.lam, generator)
 
     def fit_alpha(
         self,
@@ -181,9 +181,9 @@ class DKEF(nn.Module):
         check_count(chunk_size, "chunk_size", "100 points at a time suit most caches")
         first, *rest = x.split(chunk_size)
         noise = objective.draw(first, generator)
-        form = quadratic_form(objective, self._selectable, self.base, first, noise)
+        form = quadratic_form(self._selectable, self.base, first, objective, noise)
         for chunk in rest:
-            form = form.update(objective, self._selectable, self.base, chunk, generator)
+            form = form.update(self._selectable, self.base, chunk, objective, generator)
         return form
 
     def two_stage_loss(
