@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 import scorematching as sm
 from scorematching.closed_form import solve_linear
-from scorematching.models.dkef import DKEF, GaussianBase, GeneralisedGaussian
+from scorematching.distributions.bases import GaussianBase, GeneralisedGaussian
+from scorematching.models.dkef import DKEF
 from tests import oracles
 from tests.tolerances import FLOAT32, IDENTITY, ROUTES
 
