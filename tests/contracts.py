@@ -62,7 +62,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 def variations(member: type) -> list[Any]:
     """Instances of a frozen dataclass: one with defaults, and one for every other value."""
-    fields = dataclasses.fields(member)
+    fields = [f for f in dataclasses.fields(member) if f.init]
     required = {f.name: _options(member, f)[0] for f in fields if _is_required(f)}
     changed = ({f.name: value} for f in fields for value in _options(member, f))
     instances = [member(**{**required, **change}) for change in [{}, *changed]]
@@ -71,7 +71,7 @@ def variations(member: type) -> list[Any]:
 
 def combinations(member: type) -> list[Any]:
     """Instances of a frozen dataclass with every combination of its true-or-false options."""
-    names = [f.name for f in dataclasses.fields(member)]
+    names = [f.name for f in dataclasses.fields(member) if f.init]
     choices = itertools.product([False, True], repeat=len(names))
     return [member(**dict(zip(names, choice, strict=True))) for choice in choices]
 
@@ -517,11 +517,15 @@ class ObjectiveContract(FrozenContract):
             assert_equal(member.loss(field, x, noise[0]), member.loss(field, x, noise))
 
     def test_generator_decides(self, member: Any) -> None:
-        for model, _, x in self.cases(member):
+        # Five coordinates: with three, three orthogonal directions give the exact trace.
+        for model, _, x in self.cases(member, event=(5,)):
             with global_randomness_untouched():
                 first, again, other = (member(model, x, generator=seeded(k)) for k in (3, 3, 4))
             assert_equal(first, again)
-            assert torch.equal(first, other) == (member.draw(x, seeded()) is None)
+            if member.draw(x, seeded()) is None:
+                assert_equal(first, other)
+            else:
+                assert (first - other).abs().max() > 1e-3
 
     def test_default_generator_without_one(self, member: Any) -> None:
         for model, _, x in self.cases(member):

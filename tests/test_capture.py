@@ -19,9 +19,9 @@ from scorematching import (
     SlicedScoreMatching,
     SlicedScoreMatchingVR,
     VectorField,
+    _directions,
 )
 from scorematching.capture import CapturedStep, compile_step
-from scorematching.derivatives import structural
 from scorematching.models import MLPDensity, ScoreNetwork
 from tests.tolerances import FLOAT32, IDENTITY
 
@@ -219,7 +219,7 @@ def test_flattened_step(objective: Objective, captured: bool) -> None:
 @pytest.mark.usefixtures("uncompiled")
 def test_flattened_step_takes_new_directions_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was known about those that the step was recorded with."""
-    monkeypatch.setattr(structural, "WORTH", 0)
+    monkeypatch.setattr(_directions, "MIN_PRODUCTS", 0)
     check_compiled(SlicedScoreMatchingVR(num_projections=2), IDENTITY, torch.float64)
 
 

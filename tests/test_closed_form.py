@@ -69,7 +69,7 @@ class Problem:
 def test_solution_is_stationary(objective: sm.Objective, generator: torch.Generator) -> None:
     problem = Problem()
     noise = objective.draw(problem.x, generator)
-    form = quadratic_form(objective, problem.features, problem.base, problem.x, noise)
+    form = quadratic_form(problem.features, problem.base, problem.x, objective, noise)
     alpha = form.solve(LAM)
     mean_loss = problem.mean_loss(objective, noise)
 
@@ -77,7 +77,7 @@ def test_solution_is_stationary(objective: sm.Objective, generator: torch.Genera
         return jacobian(lambda a: mean_loss(a) + 0.5 * LAM * a.square().sum(), alpha.detach())
 
     assert slope(alpha).abs().max() < 1e-8
-    without_base = quadratic_form(objective, problem.features, None, problem.x, noise)
+    without_base = quadratic_form(problem.features, None, problem.x, objective, noise)
     assert slope(without_base.solve(LAM)).abs().max() > 1e-2  # the cross term forgotten
 
 
@@ -85,7 +85,7 @@ def test_solution_is_stationary(objective: sm.Objective, generator: torch.Genera
 def test_form_is_that_of_autodiff(objective: sm.Objective, generator: torch.Generator) -> None:
     problem = Problem()
     noise = objective.draw(problem.x, generator)
-    form = quadratic_form(objective, problem.features, problem.base, problem.x, noise)
+    form = quadratic_form(problem.features, problem.base, problem.x, objective, noise)
     mean_loss = problem.mean_loss(objective, noise)
     zero = torch.zeros(4, dtype=torch.float64)
     close(form.G, hessian(mean_loss, zero), ROUTES)
@@ -98,11 +98,11 @@ def test_form_is_that_of_autodiff(objective: sm.Objective, generator: torch.Gene
 def test_solve_linear_draws_its_noise_from_the_generator() -> None:
     problem, objective = Problem(), sm.SlicedScoreMatching()
     alpha, again = (
-        solve_linear(objective, problem.features, problem.base, problem.x, LAM, seeded())
+        solve_linear(problem.features, problem.base, problem.x, objective, LAM, seeded())
         for _ in range(2)
     )
     noise = objective.draw(problem.x, seeded())
-    form = quadratic_form(objective, problem.features, problem.base, problem.x, noise)
+    form = quadratic_form(problem.features, problem.base, problem.x, objective, noise)
     assert torch.equal(alpha, again)
     assert torch.equal(alpha, form.solve(LAM))
 
@@ -119,7 +119,7 @@ def test_streaming_equals_one_batch(objective: sm.Objective, generator: torch.Ge
         part = noise
         if isinstance(noise, Tensor):
             part = noise[rows] if noise.ndim == problem.x.ndim else noise[:, rows]
-        return quadratic_form(objective, problem.features, problem.base, problem.x[rows], part)
+        return quadratic_form(problem.features, problem.base, problem.x[rows], objective, part)
 
     whole = form(slice(None))
     parts = form(slice(0, 2)).merge(form(slice(2, 5))).merge(form(slice(5, None)))
@@ -131,13 +131,13 @@ def test_streaming_equals_one_batch(objective: sm.Objective, generator: torch.Ge
 
 def test_update_draws_and_merges() -> None:
     problem, objective, g = Problem(), sm.SlicedScoreMatchingVR(), seeded()
-    arguments = (objective, problem.features, problem.base)
+    model = (problem.features, problem.base)
     head, tail = problem.x[:3], problem.x[3:]
-    first = quadratic_form(*arguments, head, objective.draw(head, g))
-    updated = first.update(*arguments, tail, g)
+    first = quadratic_form(*model, head, objective, objective.draw(head, g))
+    updated = first.update(*model, tail, objective, g)
     g = seeded()
     objective.draw(head, g)
-    merged = first.merge(quadratic_form(*arguments, tail, objective.draw(tail, g)))
+    merged = first.merge(quadratic_form(*model, tail, objective, objective.draw(tail, g)))
     assert torch.equal(updated.G, merged.G)
     assert torch.equal(updated.b, merged.b)
 
@@ -159,7 +159,7 @@ def test_gradient_through_the_solution(objective: sm.Objective) -> None:
         def base(x: Tensor) -> Tensor:
             return -0.5 * scale * x.square().sum(-1)
 
-        return solve_linear(objective, features, base, x, lam, seeded())
+        return solve_linear(features, base, x, objective, lam, seeded())
 
     assert torch.autograd.gradcheck(alpha, (theta, scale, lam), atol=1e-6, rtol=1e-4)
 
@@ -167,7 +167,7 @@ def test_gradient_through_the_solution(objective: sm.Objective) -> None:
 @pytest.mark.parametrize("objective", ALL, ids=name)
 def test_without_gradients_the_same_numbers(objective: sm.Objective) -> None:
     problem = Problem()
-    arguments = (objective, problem.features, problem.base, problem.x, LAM)
+    arguments = (problem.features, problem.base, problem.x, objective, LAM)
     with torch.no_grad():
         alpha = solve_linear(*arguments, seeded())
     assert not alpha.requires_grad
@@ -195,7 +195,7 @@ def test_features_that_cannot_be_traced(objective: sm.Objective) -> None:
 
     def solve(sin: Callable[[Tensor], Tensor]) -> Tensor:
         features = lambda x: sin(x @ w)  # noqa: E731
-        return solve_linear(objective, features, problem.base, problem.x, LAM, seeded())
+        return solve_linear(features, problem.base, problem.x, objective, LAM, seeded())
 
     close(solve(Opaque.apply), solve(torch.sin), ROUTES)
 
@@ -205,7 +205,7 @@ def test_more_coordinates_than_features(objective: sm.Objective) -> None:
     problem = Problem(dim=6, features=1)
     padded = lambda x: torch.cat([problem.features(x), 1e-9 * x], dim=1)  # noqa: E731
     few, many = (
-        solve_linear(objective, features, problem.base, problem.x, LAM, seeded())
+        solve_linear(features, problem.base, problem.x, objective, LAM, seeded())
         for features in (problem.features, padded)
     )
     close(many[:1], few, 1e-7)
@@ -217,8 +217,8 @@ def test_points_of_any_shape(generator: torch.Generator) -> None:
     features = lambda x: torch.stack([conv(x), x.sin().flatten(1).sum(1)], dim=1)  # noqa: E731
     flat = lambda x: features(x.reshape(-1, 1, 2, 3))  # noqa: E731
     for objective in ALL:
-        alpha = solve_linear(objective, features, None, x, LAM, seeded())
-        close(alpha, solve_linear(objective, flat, None, x.flatten(1), LAM, seeded()), ROUTES)
+        alpha = solve_linear(features, None, x, objective, LAM, seeded())
+        close(alpha, solve_linear(flat, None, x.flatten(1), objective, LAM, seeded()), ROUTES)
 
 
 # Curvature propagation: one estimate for every feature.
@@ -255,15 +255,15 @@ def test_propagated_curvature_averages_to_the_exact_form(selectable: bool) -> No
             lambda x, i: _nested((x * w.T[i]).sum(-1, keepdim=True), w.new_ones(1, 1))[:, 0],
         )
     x = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
-    exact = quadratic_form(sm.ScoreMatching(), features, base, x)
+    exact = quadratic_form(features, base, x, sm.ScoreMatching())
     patterns = 8
     copies = x.expand(patterns, 2)
     objective: Any = sm.CurvaturePropagation()
-    averaged = quadratic_form(objective, features, base, copies, EverySign(patterns))
+    averaged = quadratic_form(features, base, copies, objective, EverySign(patterns))
     close(averaged.G, exact.G, IDENTITY)
     close(averaged.b, exact.b, IDENTITY)
     close(averaged.constant, exact.constant, IDENTITY)
-    one = quadratic_form(objective, features, base, x, objective.draw(x, seeded()))
+    one = quadratic_form(features, base, x, objective, objective.draw(x, seeded()))
     assert (one.b - exact.b).abs().max() > 1e-3  # one pattern alone is noise
 
 
@@ -284,34 +284,34 @@ def test_dependent_features_need_a_penalty() -> None:
     x = normal(5, 2, generator=seeded())
     twice = lambda x: torch.stack([x.sum(-1), x.sum(-1)], dim=1)  # noqa: E731
     with pytest.raises(ValueError, match=r"lam = 0 and .* number 2 depends .*; raise lam"):
-        solve_linear(sm.ScoreMatching(), twice, Problem.base, x, 0.0)
-    alpha = solve_linear(sm.ScoreMatching(), twice, Problem.base, x, 0.1)
+        solve_linear(twice, Problem.base, x, sm.ScoreMatching(), 0.0)
+    alpha = solve_linear(twice, Problem.base, x, sm.ScoreMatching(), 0.1)
     close(alpha[0], alpha[1], IDENTITY)
 
 
 def test_features_that_are_not_finite() -> None:
     x = normal(5, 2, generator=seeded())
     with pytest.raises(ValueError, match="G must be finite, got NaN or infinity"):
-        solve_linear(sm.ScoreMatching(), lambda x: (1e4 * x).exp(), None, x, LAM)
+        solve_linear(lambda x: (1e4 * x).exp(), None, x, sm.ScoreMatching(), LAM)
 
 
 def test_shapes_are_checked() -> None:
     x = normal(5, 2, generator=seeded())
     with pytest.raises(ValueError, match=r"features must return .* shape \(5, L\), got \(5,\)"):
-        solve_linear(sm.ScoreMatching(), lambda x: x.sum(-1), None, x, LAM)
+        solve_linear(lambda x: x.sum(-1), None, x, sm.ScoreMatching(), LAM)
     with pytest.raises(ValueError, match=r"base must return .* shape \(5,\), got \(5, 2\)"):
-        solve_linear(sm.ScoreMatching(), torch.sin, torch.cos, x, LAM)
+        solve_linear(torch.sin, torch.cos, x, sm.ScoreMatching(), LAM)
     with pytest.raises(ValueError, match="x must have shape"):
-        solve_linear(sm.ScoreMatching(), torch.sin, None, x[0], LAM)
+        solve_linear(torch.sin, None, x[0], sm.ScoreMatching(), LAM)
 
 
 def test_objectives_that_are_not_quadratic() -> None:
     x = normal(5, 2, generator=seeded())
     with pytest.raises(TypeError, match="MaximumLikelihood has no terms"):
-        solve_linear(sm.MaximumLikelihood(), torch.sin, None, x, LAM)
+        solve_linear(torch.sin, None, x, sm.MaximumLikelihood(), LAM)
     for beta in ("optimal", 0.5):
         with pytest.raises(ValueError, match="beta must be 1 for a closed form"):
-            solve_linear(sm.SlicedScoreMatchingVR(beta=beta), torch.sin, None, x, LAM)
+            solve_linear(torch.sin, None, x, sm.SlicedScoreMatchingVR(beta=beta), LAM)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -1,10 +1,16 @@
 """Golden losses: twenty training steps of every objective, digit by digit.
 
-The digits in ``tests/golden/losses.json`` guard against changes that no law forbids, such as
-another order of random draws. When such a change is meant, write them anew and say so in the
+The digits in ``tests/golden/losses.json`` guard against changes that no identity forbids, such as
+another order of random draws. When such a change is intended, write them again and say so in the
 changelog::
 
     python -m tests.test_golden --write
+
+All numbers are drawn and computed in float64, so that processors differ by rounding errors of
+1e-16, which twenty steps of plain gradient descent leave below 1e-11 (adaptive optimisers would
+divide them by small numbers). Curvature propagation is the exception: it takes square roots of
+curvatures that pass through zero, and each step multiplies a rounding error by about ten, so only
+its first six losses are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +29,8 @@ from tests.recovery import GaussianModel, gaussian_points
 
 FILE = Path(__file__).parent / "golden" / "losses.json"
 STEPS = 20
+COMPARED = {"CurvaturePropagation": 6}
+TOLERANCE = 1e-9
 
 OBJECTIVES: dict[str, sm.Objective] = {
     "ScoreMatching": sm.ScoreMatching(),
@@ -44,15 +53,14 @@ OBJECTIVES: dict[str, sm.Objective] = {
 
 
 def losses(objective: sm.Objective) -> list[float]:
-    """Mean loss before each of twenty steps of plain gradient descent, in float64.
-
-    Plain, because the steps of adaptive optimisers divide rounding errors by themselves.
-    """
+    """Mean loss before each of twenty steps of plain gradient descent."""
     x = gaussian_points(64, seed=1)
     model: nn.Module = GaussianModel()
-    if not isinstance(objective, sm.MaximumLikelihood):  # which wants a normalised model
+    if not isinstance(objective, sm.MaximumLikelihood):  # which needs a normalised model
+        model = sm.models.MLPDensity(dim=2, hidden=(8, 8)).double()
         weights = torch.Generator().manual_seed(0)
-        model = sm.models.MLPDensity(dim=2, hidden=(8, 8), generator=weights).double()
+        for parameter in model.net.parameters():
+            nn.init.uniform_(parameter, -0.5, 0.5, generator=weights)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     noise = torch.Generator().manual_seed(2)
     record = []
@@ -65,12 +73,39 @@ def losses(objective: sm.Objective) -> list[float]:
     return record
 
 
+def agree(found: list[float], name: str) -> bool:
+    """Whether losses are the golden ones of that name."""
+    steps = COMPARED.get(name, STEPS)
+    golden = json.loads(FILE.read_text())[name][:steps]
+    return found[:steps] == pytest.approx(golden, rel=TOLERANCE, abs=0)
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_training_gives_the_golden_losses(name: str) -> None:
+    assert agree(losses(OBJECTIVES[name]), name)
     golden = json.loads(FILE.read_text())[name]
-    assert losses(OBJECTIVES[name]) == pytest.approx(golden, rel=1e-9, abs=0)
     assert golden[-1] < golden[0], "training must lower the loss"
     assert len(set(golden)) == STEPS
+
+
+class Biased(sm.CurvaturePropagation):
+    """A trace that is wrong by a hundred-millionth."""
+
+    def terms(self, *args: Any) -> sm.Terms:
+        first, second = super().terms(*args)
+        return sm.Terms(first, (1 + 1e-8) * second)
+
+
+@pytest.mark.parametrize(
+    "name, changed",
+    [
+        ("SlicedScoreMatchingVR", sm.SlicedScoreMatchingVR(beta=1 - 1e-7)),
+        ("DenoisingScoreMatching", sm.DenoisingScoreMatching(sigma=0.3 * (1 + 1e-8))),
+        ("CurvaturePropagation", Biased()),
+    ],
+)
+def test_small_changes_are_seen(name: str, changed: sm.Objective) -> None:
+    assert not agree(losses(changed), name)
 
 
 def test_every_objective_has_golden_losses() -> None:

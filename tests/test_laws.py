@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -26,8 +27,10 @@ from scorematching import (
     SlicedScoreMatching,
     SlicedScoreMatchingVR,
     Sphere,
+    SplitRademacher,
     VectorField,
 )
+from scorematching.objectives.sliced import Sliced
 from tests.laws import (
     Design,
     assert_close,
@@ -77,6 +80,41 @@ SMALL_SCORE = Case("small_score", partial(MlpScore, 2), (2,), VectorField)
 def label(objective: Objective) -> str:
     beta = getattr(objective, "beta", "")
     return type(objective).__name__ + (f"-beta{beta}" if beta != "" else "")
+
+
+# Which objectives depend on the directions of a point through the mean of v v' alone.
+
+
+@pytest.mark.parametrize(
+    "objective", [*SLICED, FiniteDifferenceSSM(), NoiseContrastive()], ids=label
+)
+def test_split_directions_are_for_quadratic_losses(objective: Sliced) -> None:
+    # Combinations of the M directions by an orthogonal matrix leave the mean of v v' as it is.
+    _, field, x = MLP.make()
+    generator = torch.Generator().manual_seed(0)
+    v = Gaussian().sample(x, 3, generator)
+    q, _ = torch.linalg.qr(normal(3, 3, generator=generator))
+    losses = [objective.loss(field, x, w) for w in (v, torch.einsum("ij,jnd->ind", q, v))]
+    error = (losses[0] - losses[1]).abs().max().item()
+    assert error < IDENTITY * losses[0].abs().max() if objective.quadratic else error > 1e-6
+    if objective.quadratic:
+        assert objective.projection == SplitRademacher()
+        return
+    assert objective.projection == Rademacher()
+    with pytest.raises(
+        ValueError, match=r"not quadratic in v.*got SplitRademacher.*Rademacher\(\)"
+    ):
+        type(objective)(projection=SplitRademacher())
+
+
+@pytest.mark.parametrize("objective", [SlicedScoreMatching, SlicedScoreMatchingVR])
+@pytest.mark.parametrize("case", [MLP, CONV, MLP_SCORE], ids=name)
+def test_as_many_split_directions_as_coordinates_are_exact(objective: Any, case: Case) -> None:
+    module, field, x = case.make()
+    every = objective(num_projections=x[0].numel())
+    v = every.draw(x, torch.Generator().manual_seed(0))
+    exact = partial(ScoreMatching().loss, field, x, None)
+    assert_same(lambda: every.loss(field, x, v), exact, module, IDENTITY)
 
 
 # Unbiasedness: the average over a design is exact score matching.
@@ -145,7 +183,7 @@ def test_denoising_is_score_matching_of_noisy_points(case: Case, control_variate
     "objective",
     [
         SlicedScoreMatching(Rademacher(balanced=False)),
-        SlicedScoreMatchingVR(Rademacher(balanced=False), num_projections=2),
+        SlicedScoreMatchingVR(SplitRademacher(balanced=False), num_projections=2),
         SlicedScoreMatchingVR(INDEPENDENT, num_projections=2),
         SlicedScoreMatchingVR(Gaussian()),
         SlicedScoreMatchingVR(Sphere(orthogonal=True), num_projections=3),

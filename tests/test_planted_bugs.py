@@ -211,13 +211,8 @@ class SharedDirection(SlicedScoreMatching):
 class UnitSphere(Projection):
     """Directions of length one: ``E[v v'] = I / D``."""
 
-    def _block(self, d: int) -> int:
-        return d
-
-    def _groups(
-        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-    ) -> Tensor:
-        return Sphere()._groups(like, groups, size, d, generator) / d**0.5
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        return Sphere().draw(x, num, generator) / x[0].numel() ** 0.5
 
 
 IID = Rademacher(orthogonal=False, balanced=False)

@@ -1,4 +1,4 @@
-"""Exact laws of directions, by enumeration where there are finitely many, by algebra elsewhere.
+"""Distributions of directions: by enumeration where there are finitely many, else by algebra.
 
 For signs v, ``v'Av = tr A + 2 sum_{a<b} A_ab v_a v_b``. A balanced batch is rows of a Hadamard
 matrix under common signs, so ``cov(v_i'A_i v_i, v_j'A_j v_j) = -<A_i, A_j> / (K - 1)`` times what
@@ -24,7 +24,7 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching import projections
-from scorematching._shares import deal, noted
+from scorematching._directions import split
 from tests.contracts import combinations, seeded
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY
@@ -39,9 +39,9 @@ def points(n: int, d: int) -> Tensor:
 
 
 def draws(law: sm.Projection, trials: int, n: int, d: int, num: int, seed: int) -> Tensor:
-    """Independent draws ``(trials, M, N, D)``; one call holds many where points go alone."""
+    """Independent draws ``(trials, M, N, D)``; in one call where points are independent."""
     generator = seeded(seed)
-    if law.balanced or (isinstance(law, sm.Rademacher) and law.orthogonal):
+    if law.balanced or isinstance(law, sm.SplitRademacher):
         return torch.stack([law.sample(points(n, d), num, generator) for _ in range(trials)])
     v = law.sample(points(trials * n, d), num, generator)
     return v.reshape(num, trials, n, d).transpose(0, 1)
@@ -202,44 +202,70 @@ def test_blocks_are_independent_of_each_other() -> None:
     assert_mean(agreement, 0.25, detect=0.1)
 
 
-# Signs that are shared out.
+@pytest.mark.parametrize("d", [1, 3, 4, 6, 8])
+@pytest.mark.parametrize(("orthogonal", "balanced"), OPTIONS)
+def test_rademacher_has_signs_only(d: int, orthogonal: bool, balanced: bool) -> None:
+    """For every M, below and above D; and orthogonal where D is a power of two."""
+    law = sm.Rademacher(orthogonal=orthogonal, balanced=balanced)
+    for num in (1, 2, 3, 4, 8, 9):
+        v = law.sample(points(5, d), num, seeded())
+        assert torch.equal(v.abs(), torch.ones_like(v))
+        if orthogonal and d == order(d) and num <= d:
+            for i in range(5):
+                assert_orthogonal(v[:, i])
 
 
-def every_deal(monkeypatch: pytest.MonkeyPatch, d: int, num: int, w: Tensor) -> Tensor:
-    """`deal` at every outcome of its random numbers, all equally likely: ``(T, M, N, D)``."""
+@pytest.mark.parametrize(("d", "num"), [(2, 2), (3, 2), (4, 2), (2, 3)])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_every_direction_is_uniform(
+    monkeypatch: pytest.MonkeyPatch, d: int, num: int, orthogonal: bool
+) -> None:
+    """Over all outcomes each of the M directions of a point is every sign vector equally often."""
+    law = sm.Rademacher(orthogonal=orthogonal)
+    v = torch.stack(list(every_draw(monkeypatch, law, 2, d, num)))
+    for i, j in itertools.product(range(2), range(num)):
+        counts = Counter(tuple(row) for row in v[:, j, i].tolist())
+        assert counts == {signs: len(v) // 2**d for signs in all_signs(d)}
+
+
+# Signs that are split.
+
+
+def every_split(monkeypatch: pytest.MonkeyPatch, d: int, num: int, w: Tensor) -> Tensor:
+    """`split` at every outcome of its random numbers, all equally likely: ``(T, M, N, D)``."""
     keys: list[Tensor] = []
     monkeypatch.setattr(torch, "rand", lambda size, **_: keys.pop())
-    turns = itertools.permutations(range(num)) if d % num else [()]
-    dealt = []
-    for order, turn in itertools.product(itertools.permutations(range(d)), turns):
-        keys[:] = [torch.tensor(k) for k in (turn, order) if k]
-        dealt.append(deal(w, num, None))
+    orders = itertools.permutations(range(num)) if d % num else [()]
+    found = []
+    for columns, order in itertools.product(itertools.permutations(range(d)), orders):
+        keys[:] = [torch.tensor(k) for k in (order, columns) if k]
+        found.append(split(w, num, None))
         assert not keys
-    return torch.stack(dealt)
+    return torch.stack(found)
 
 
-DEALS = [(2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 3), (4, 4)]
+SPLITS = [(2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 3), (4, 4)]
 
 
-@pytest.mark.parametrize(("d", "num"), DEALS)
-def test_shares_have_the_right_moments(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
-    """``E[v_j v_j'] = I`` for every j, and the mean over j has ones on its diagonal for sure."""
+@pytest.mark.parametrize(("d", "num"), SPLITS)
+def test_split_has_the_right_moments(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
+    """``E[v_j v_j'] = I`` for every j, and the mean over j always has ones on its diagonal."""
     signs = torch.tensor(all_signs(d), dtype=torch.float64)
-    v = every_deal(monkeypatch, d, num, signs)
+    v = every_split(monkeypatch, d, num, signs)
     products = torch.einsum("tjna,tjnb->tjnab", v, v)
     assert_relative(products.mean((0, 2)) - torch.eye(d, dtype=torch.float64), 0.0, 1.0)
     assert_relative(products.mean(1).diagonal(dim1=-2, dim2=-1), 1.0, 1.0)
 
 
-@pytest.mark.parametrize(("d", "num"), DEALS)
-def test_variance_of_shares(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
-    """Enumerated: that of one vector of signs times the chance that two coordinates stay together.
+@pytest.mark.parametrize(("d", "num"), SPLITS)
+def test_variance_of_split(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -> None:
+    """Enumerated: that of one sign vector times the chance that one part has two coordinates.
 
     It is ``(D - M) / (D - 1) / M`` where M divides D, zero for M = D, and never more than 1 / M.
     """
     signs = torch.tensor(all_signs(d), dtype=torch.float64)
     (a,) = symmetric(1, d, seed=3)
-    v = every_deal(monkeypatch, d, num, signs)
+    v = every_split(monkeypatch, d, num, signs)
     values = torch.einsum("tjna,ab,tjnb->tjn", v, a, v).mean(1)
     iid = variance_iid(a[None])
     assert float(values.mean()) == pytest.approx(float(a.trace()), rel=1e-10)
@@ -252,56 +278,50 @@ def test_variance_of_shares(monkeypatch: pytest.MonkeyPatch, d: int, num: int) -
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_variance_of_the_drawn_shares(balanced: bool) -> None:
-    """The same, met by the generator for a batch of one: D = 6, M = 3."""
+def test_variance_of_drawn_splits(balanced: bool) -> None:
+    """The same with random draws for a batch of one: D = 6, M = 3."""
     d, num, trials = 6, 3, 4000
     a = symmetric(1, d, seed=4)
     truth = (d - num) / (d - 1) / num * variance_iid(a)
-    v = draws(sm.Rademacher(balanced=balanced), trials, 1, d, num, seed=5)[:, :, 0]
+    v = draws(sm.SplitRademacher(balanced=balanced), trials, 1, d, num, seed=5)[:, :, 0]
     values = torch.einsum("tja,ab,tjb->tj", v, a[0], v).mean(1)
     assert_mean(values, float(a[0].trace()), detect=truth**0.5)
     assert_mean((values - a[0].trace()).square(), truth, detect=0.4 * truth)
 
 
 @pytest.mark.parametrize("num", [2, 4, 8])
-def test_shares_of_a_balanced_batch_cancel(num: int) -> None:
+def test_split_of_a_balanced_batch(num: int) -> None:
     """``sum_ij v_ij v_ij'`` is a multiple of I to rounding for N a multiple of K, as for M = 1."""
     n = d = 8
-    v = sm.Rademacher().sample(points(n, d), num, seeded())
+    v = sm.SplitRademacher().sample(points(n, d), num, seeded())
     total = torch.einsum("jna,jnb->ab", v, v)
     assert_relative(total - n * num * torch.eye(d, dtype=v.dtype), 0.0, n * num)
 
 
-@pytest.mark.parametrize(("d", "num"), [*DEALS, (100, 16), (31, 7)])
-def test_layers_see_shares_as_they_see_directions(d: int, num: int) -> None:
-    """``W v_j`` and its gradient in W, by parts and with all the zeros."""
-    v = sm.Rademacher().sample(points(5, d), num, seeded())
-    shares = noted(v)
-    assert shares is not None
-    w = torch.randn(3, d, generator=seeded(1), dtype=torch.float64, requires_grad=True)
-    g = torch.randn(num, 5, 3, generator=seeded(2), dtype=torch.float64)
-    parts, whole = shares.through(w), v @ w.T
-    assert_relative((parts - whole).detach(), 0.0, d)
-    (by_parts,), (by_whole,) = (torch.autograd.grad(y, w, g) for y in (parts, whole))
-    assert_relative(by_parts - by_whole, 0.0, d)
+@pytest.mark.parametrize("balanced", [False, True])
+def test_split_in_one_part_is_rademacher(balanced: bool) -> None:
+    """The same numbers for M = 1; for M > D, where there is nothing to split, signs as well."""
+    x, law = points(5, 6), sm.SplitRademacher(balanced=balanced)
+    signs = sm.Rademacher(balanced=balanced).sample(x, 1, seeded())
+    assert torch.equal(law.sample(x, 1, seeded()), signs)
+    many = law.sample(x, 7, seeded())
+    assert torch.equal(many.abs(), torch.ones_like(many))
 
 
-def test_a_note_does_not_outlive_what_it_says() -> None:
-    """Directions that are changed, differentiated or made anew are taken as they come."""
-    x = points(4, 6)
-    v = sm.Rademacher().sample(x, 3, seeded())
-    shares = noted(v)
-    assert shares is not None and torch.equal(shares.directions(), v)
-    for other in (v.clone(), v[:2], v.to(torch.float32), v.detach().requires_grad_()):
-        assert noted(other) is None
-    v[0, 0, 0] += 1.0
-    assert noted(v) is None
-    with torch.inference_mode():
-        assert noted(sm.Rademacher().sample(x, 3, seeded())) is None
-    for law in (sm.Rademacher(orthogonal=False), sm.Gaussian(), sm.Sphere(orthogonal=True)):
-        assert noted(law.sample(x, 3, seeded())) is None
-    for num in (1, 7):  # nothing to share, or not enough
-        assert noted(sm.Rademacher().sample(x, num, seeded())) is None
+def test_draws_of_one_seed() -> None:
+    """The order of random draws is part of what users can repeat."""
+    x = points(3, 5)
+    signs = sm.Rademacher().sample(x, 1, seeded())[0]
+    parts = sm.SplitRademacher().sample(x, 2, seeded()) / 2**0.5
+    assert signs.int().tolist() == SIGNS
+    assert parts.round().int().tolist() == PARTS
+
+
+SIGNS = [[1, -1, -1, 1, -1], [-1, 1, -1, -1, 1], [-1, -1, 1, -1, -1]]
+PARTS = [
+    [[1, 0, -1, 0, -1], [-1, 0, -1, 0, 1], [-1, 0, 1, 0, -1]],
+    [[0, -1, 0, 1, 0], [0, 1, 0, -1, 0], [0, -1, 0, -1, 0]],
+]
 
 
 # Sphere and Gaussian.
@@ -316,14 +336,9 @@ def test_a_note_does_not_outlive_what_it_says() -> None:
     seed=st.integers(0, 2**31),
 )
 def test_form_of_every_draw(n: int, d: int, num: int, law: Any, seed: int) -> None:
-    """Shape; support of the law; orthogonality within every block that was promised."""
+    """Shape; support; orthogonality within every block that was promised."""
     v = law.sample(points(n, d), num, generator=seeded(seed))
     assert v.shape == (num, n, d)
-    if isinstance(law, sm.Rademacher) and law.orthogonal and 1 < num <= d:
-        assert_relative(v.square().mean(0), 1.0, 1.0)  # M in one of M places
-        assert torch.equal((v != 0).sum(0), torch.ones(n, d, dtype=torch.long))
-        assert_shares_are_equal(v)
-        return
     if isinstance(law, sm.Rademacher):
         assert torch.equal(v.abs(), torch.ones_like(v))
     if isinstance(law, sm.Sphere):
@@ -337,9 +352,21 @@ def test_form_of_every_draw(n: int, d: int, num: int, law: Any, seed: int) -> No
     assert orthogonal_pairs(v.transpose(0, 1).reshape(-1, d)) >= promised_pairs(law, n, d, num)
 
 
-def assert_shares_are_equal(v: Tensor) -> None:
-    """All points are dealt out alike, and no direction has two coordinates more than another."""
+@PROPERTY
+@hypothesis.given(
+    n=st.integers(1, 6),
+    d=st.integers(2, 9),
+    num=st.integers(2, 9),
+    balanced=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_form_of_every_split(n: int, d: int, num: int, balanced: bool, seed: int) -> None:
+    """Every coordinate in one direction, for all points the same; sizes differ by one at most."""
+    num = min(num, d)
+    v = sm.SplitRademacher(balanced=balanced).sample(points(n, d), num, seeded(seed))
+    assert_relative(v.square().sum(0), float(num), num)
     mine = v != 0
+    assert torch.equal(mine.sum(0), torch.ones(n, d, dtype=torch.long))
     assert bool((mine == mine[:, :1]).all())
     counts = mine[:, 0].sum(-1)
     assert int(counts.max() - counts.min()) <= 1
@@ -383,24 +410,24 @@ def test_balanced_sphere_has_an_exact_second_moment(d: int, blocks: int) -> None
     assert_relative(v.T @ v - n * torch.eye(d, dtype=v.dtype), 0.0, n)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("orthogonal", "balanced"), OPTIONS)
-def test_options_leave_the_law_of_one_direction(
-    law: type[sm.Projection], orthogonal: bool, balanced: bool
-) -> None:
-    """Fourth moments of the first and the last direction of a batch, which tell the laws apart.
+@pytest.mark.parametrize(
+    "law", [law for c in (*LAWS, sm.SplitRademacher) for law in combinations(c)], ids=repr
+)
+def test_options_leave_the_distribution_of_one_direction(law: sm.Projection) -> None:
+    """Fourth moments of the first and the last direction of a batch, which differ by class.
 
     ``E[v_a^4]`` is 1 for signs, 3 for normals, ``3 D / (D + 2)`` on the sphere; ``E[v_a^2 v_b^2]``
-    is 1, 1 and ``D / (D + 2)``. Signs that are shared out between M directions have M, and
-    M^2 times the chance of 1/6 that a direction has both of two coordinates out of three.
+    is 1, 1 and ``D / (D + 2)``. Signs split among M directions have M, and M^2 times the chance of
+    1/6 that a direction has both of two coordinates out of three.
     """
     d, num = 3, 2
     fourth, mixed = {
-        sm.Rademacher: (2.0, 4 / 6) if orthogonal else (1.0, 1.0),
+        sm.Rademacher: (1.0, 1.0),
+        sm.SplitRademacher: (2.0, 4 / 6),
         sm.Gaussian: (3.0, 1.0),
         sm.Sphere: (3 * d / (d + 2), d / (d + 2)),
-    }[law]
-    v = draws(law(orthogonal=orthogonal, balanced=balanced), 5000, 2, d, num, seed=7)
+    }[type(law)]
+    v = draws(law, 5000, 2, d, num, seed=7)
     v = torch.stack([v[:, 0, 0], v[:, -1, -1]], 1)
     moments = torch.stack([v[..., 0] ** 4, v[..., 0] ** 2 * v[..., 1] ** 2], -1)
     odd = torch.cat([v, v**3], -1)
@@ -431,7 +458,7 @@ def test_haar_directions_have_no_preferred_sign() -> None:
         assert_mean(planted, 0.0, detect=0.2)
 
 
-# Teeth.
+# Mistakes that these tests reject.
 
 
 def test_unit_sphere_is_rejected() -> None:

@@ -20,12 +20,13 @@ from scorematching import (
     SlicedScoreMatching,
     SlicedScoreMatchingVR,
     Sphere,
+    SplitRademacher,
     VectorField,
 )
 from scorematching.models import MLPDensity, ScoreNetwork
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Projection
-from scorematching.variance import LAWS, VarianceReport, VarianceRow, variance_report
+from scorematching.variance import PROJECTIONS, VarianceReport, VarianceRow, variance_report
 from tests import oracles
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY, ROUTES
@@ -64,12 +65,6 @@ class Enumerated(Projection):
             self._turn[str(size)] = itertools.cycle(itertools.product(self.values, repeat=size))
         return x.new_tensor(next(self._turn[str(size)])).reshape(num, *x.shape)
 
-    def _block(self, d: int) -> int:
-        return d
-
-    def _groups(self, *args: object) -> Tensor:
-        raise NotImplementedError
-
 
 def own_row(report: VarianceReport, num: int = 1) -> VarianceRow:
     """The row of the objective as it came, with M = num."""
@@ -89,7 +84,7 @@ def enumerate_all(
     repeats = len(values) ** (num * X.numel())
     objective = replace(objective, projection=Enumerated(values=values))
     report = variance_report(
-        objective, gaussian, X, (num,), repeats=repeats, show=False, projections=()
+        gaussian, X, objective, (num,), repeats=repeats, show=False, projections=()
     )
     # Over a full enumeration the mean is known: divide by n, not by n - 1.
     return {row.objective: row.loss_variance * (repeats - 1) / repeats for row in report.rows}
@@ -149,7 +144,7 @@ def test_plain_ssm_by_any_name(objective: Sliced, tolerance: float) -> None:
 def test_gradient_variance_is_the_trace_over_all_directions(generator: torch.Generator) -> None:
     model = MLPDensity(2, hidden=(4,), generator=generator).double()
     report = variance_report(
-        SlicedScoreMatchingVR(Enumerated()), model, X, (1,), repeats=16, show=False
+        model, X, SlicedScoreMatchingVR(Enumerated()), (1,), repeats=16, show=False
     )
     directions = torch.tensor(list(itertools.product(SIGNS, repeat=4)), dtype=torch.float64)
 
@@ -165,7 +160,7 @@ def test_gradient_variance_is_the_trace_over_all_directions(generator: torch.Gen
 def test_balanced_signs_leave_nothing_where_the_hessian_is_constant() -> None:
     # Eight directions of a 4 x 4 Hadamard matrix: sum_i v_i v_i' = 8 I exactly.
     x = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    report = variance_report(SlicedScoreMatchingVR(), gaussian, x, repeats=5, show=False)
+    report = variance_report(gaussian, x, SlicedScoreMatchingVR(), repeats=5, show=False)
     assert [own_row(report, m).loss_variance for m in (1, 2, 4, 8)] == [0.0] * 4
     assert report.reference.loss_variance > 0
 
@@ -176,11 +171,11 @@ def test_laws_are_told_apart_by_what_they_cannot_see(dtype: torch.dtype) -> None
     x = torch.randn(6, 3, dtype=dtype, generator=torch.Generator().manual_seed(1))
 
     def quiet(model: Callable[[Tensor], Tensor]) -> set[str]:
-        rows = variance_report(SlicedScoreMatchingVR(), model, x, (1, 2), show=False).rows
+        rows = variance_report(model, x, SlicedScoreMatchingVR(), (1, 2), show=False).rows
         ours = [row for row in rows if row.objective == "SlicedScoreMatchingVR"]
         return {row.projection for row in ours if row.loss_variance == 0}
 
-    signs = {"Rademacher iid", "Rademacher both", "Rademacher orthogonal"}
+    signs = {"Rademacher iid", "Rademacher balanced", "SplitRademacher balanced"}
     scale = DIAGONAL.to(dtype)
     assert quiet(lambda x: -(scale * x.square()).sum(-1)) == signs
     assert quiet(lambda x: -x.square().sum(-1)) == signs | {"Sphere iid"}
@@ -192,7 +187,7 @@ def test_laws_are_told_apart_by_what_they_cannot_see(dtype: torch.dtype) -> None
 def test_data_variance_without_projection_noise_is_the_sample_variance() -> None:
     # Up to 32 points each is a chunk of its own, and signs add nothing to a diagonal Hessian.
     x = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    report = variance_report(SlicedScoreMatchingVR(), diagonal, x, (1,), repeats=2, show=False)
+    report = variance_report(diagonal, x, SlicedScoreMatchingVR(), (1,), repeats=2, show=False)
     truth = ScoreMatching()(diagonal, x).var().item() / 20
     assert report.data_loss_variance == pytest.approx(truth, rel=IDENTITY)
 
@@ -205,7 +200,7 @@ def test_data_variance_holds_none_of_the_projections() -> None:
         objective = SlicedScoreMatchingVR(Gaussian())
         generator = torch.Generator().manual_seed(seed)
         return variance_report(
-            objective, gaussian, x, (1,), 2, generator, show=False, projections=()
+            gaussian, x, objective, (1,), 2, generator, show=False, projections=()
         ).data_loss_variance
 
     got = torch.tensor([data_variance(seed) for seed in range(40)], dtype=torch.float64)
@@ -222,9 +217,9 @@ def test_data_variance_is_scaled_to_the_whole_batch() -> None:
     x = torch.cat([torch.zeros(64, 3), torch.full((64, 3), 2.0)]).double()
     x += 1e-3 * torch.arange(128)[:, None]
     report = variance_report(
-        SlicedScoreMatchingVR(),
         diagonal,
         x,
+        SlicedScoreMatchingVR(),
         (1,),
         repeats=2,
         generator=torch.Generator().manual_seed(0),
@@ -242,15 +237,15 @@ def report() -> VarianceReport:
     generator = torch.Generator().manual_seed(2)
     model = MLPDensity(3, hidden=(8,), generator=generator)
     x = torch.randn(16, 3, generator=generator)
-    return variance_report(SlicedScoreMatching(), model, x, (1, 3), 4, generator, show=False)
+    return variance_report(model, x, SlicedScoreMatching(), (1, 3), 4, generator, show=False)
 
 
 def test_rows_cover_every_law_and_number(report: VarianceReport) -> None:
     own = [row for row in report.rows if row.objective == "SlicedScoreMatching"]
-    assert len({(row.projection, row.num_projections) for row in own}) == 2 * len(LAWS)
+    assert len({(row.projection, row.num_projections) for row in own}) == 2 * len(PROJECTIONS)
     (relative,) = [row for row in report.rows if row not in own]
     assert (relative.objective, relative.num_projections) == ("SlicedScoreMatchingVR", 1)
-    assert relative.projection == report.projection == "Rademacher both"
+    assert relative.projection == report.projection == "SplitRademacher balanced"
 
 
 def test_derived_numbers_follow_from_the_measured(report: VarianceReport) -> None:
@@ -275,18 +270,18 @@ def test_suggests_many_directions_where_they_are_all_the_noise() -> None:
     kinds = {"projections": (), "show": False, "repeats": 200}
     kinds["generator"] = torch.Generator().manual_seed(0)
     noisy = SlicedScoreMatching(Gaussian())
-    assert variance_report(noisy, gaussian, x, (1, 64), **kinds).suggested == 64
+    assert variance_report(gaussian, x, noisy, (1, 64), **kinds).suggested == 64
     still = SlicedScoreMatchingVR(Rademacher())
-    assert variance_report(still, lambda x: -x.square().sum(-1), x, (64, 1), **kinds).suggested == 1
+    assert variance_report(lambda x: -x.square().sum(-1), x, still, (64, 1), **kinds).suggested == 1
 
 
 def test_own_law_joins_the_others_once() -> None:
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
     law = Sphere(balanced=True)
-    rows = variance_report(SlicedScoreMatchingVR(law), diagonal_32, x, (1,), 2, show=False).rows
+    rows = variance_report(diagonal_32, x, SlicedScoreMatchingVR(law), (1,), 2, show=False).rows
     assert [row.projection for row in rows].count("Sphere balanced") == 2  # with that of plain SSM
     rows = variance_report(
-        SlicedScoreMatchingVR(Sphere()), diagonal_32, x, (1,), 2, show=False
+        diagonal_32, x, SlicedScoreMatchingVR(Sphere()), (1,), 2, show=False
     ).rows
     assert [row.projection for row in rows].count("Sphere iid") == 2
 
@@ -296,17 +291,18 @@ def diagonal_32(x: Tensor) -> Tensor:
 
 
 def test_finite_differences_stand_beside_both_others() -> None:
-    report = variance_report(FiniteDifferenceSSM(), gaussian, X, (2,), 2, show=False)
+    report = variance_report(gaussian, X, FiniteDifferenceSSM(), (2,), 2, show=False)
     names = {row.objective for row in report.rows}
     assert names == {"FiniteDifferenceSSM", "SlicedScoreMatching", "SlicedScoreMatchingVR"}
     assert report.reference.num_projections == 1  # although only M = 2 was asked for
+    assert not any("Split" in row.projection for row in report.rows)
 
 
 # Parameters.
 
 
 def test_without_parameters_only_the_loss_varies() -> None:
-    report = variance_report(SlicedScoreMatching(), gaussian, X, (1,), 3, show=False)
+    report = variance_report(gaussian, X, SlicedScoreMatching(), (1,), 3, show=False)
     assert report.data_gradient_variance is None
     assert all(row.gradient_variance is None for row in report.rows)
     assert all(row.cost == row.seconds * row.loss_variance for row in report.rows)
@@ -316,9 +312,9 @@ def test_without_parameters_only_the_loss_varies() -> None:
 def test_score_networks_are_measured_through_their_field(generator: torch.Generator) -> None:
     net = ScoreNetwork(2, hidden=(4,), generator=generator).double()
     report = variance_report(
-        SlicedScoreMatchingVR(Enumerated()),
         VectorField(net),
         X,
+        SlicedScoreMatchingVR(Enumerated()),
         (1,),
         repeats=16,
         show=False,
@@ -335,7 +331,7 @@ def test_images_and_frozen_layers_are_welcome(generator: torch.Generator) -> Non
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1), nn.Flatten(0))
     net[1].requires_grad_(False)
     x = torch.randn(6, 1, 2, 2, generator=generator)
-    report = variance_report(SlicedScoreMatchingVR(), net, x, (2,), 2, generator, show=False)
+    report = variance_report(net, x, SlicedScoreMatchingVR(), (2,), 2, generator, show=False)
     assert report.dim == 4
     assert own_row(report, 2).gradient_variance is not None
 
@@ -353,7 +349,7 @@ def test_leaves_everything_as_found(given: bool, capsys: pytest.CaptureFixture[s
     original, state = x.detach().clone(), torch.get_rng_state()
     with torch.no_grad():
         generator = own if given else None
-        variance_report(SlicedScoreMatchingVR(), model, x, (1,), 2, generator, show=False)
+        variance_report(model, x, SlicedScoreMatchingVR(), (1,), 2, generator, show=False)
         assert not torch.is_grad_enabled()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(x, original) and x.requires_grad and x.grad is None
@@ -366,19 +362,21 @@ def test_leaves_everything_as_found(given: bool, capsys: pytest.CaptureFixture[s
 def test_same_state_gives_the_same_variances(given: bool) -> None:
     def variances() -> list[float]:
         generator = torch.Generator().manual_seed(0) if given else None
-        report = variance_report(SlicedScoreMatching(), gaussian, X, (1,), 4, generator, show=False)
+        report = variance_report(gaussian, X, SlicedScoreMatching(), (1,), 4, generator, show=False)
         return [row.loss_variance for row in report.rows]
 
     assert variances() == variances()
 
 
 def test_prints_a_table_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    report = variance_report(SlicedScoreMatchingVR(), gaussian, X, (1, 2), repeats=2)
+    report = variance_report(gaussian, X, SlicedScoreMatchingVR(), (1, 2), repeats=2)
     printed = capsys.readouterr().out
     assert printed == f"{report}\n"
     table = printed.splitlines()[3:]
-    assert sum(line.startswith("Rademacher both") for line in table) == 3
-    lines = [line for line in table if line.startswith(("Rademacher", "Gaussian", "Sphere"))]
+    assert sum(line.startswith("SplitRademacher balanced") for line in table) == 3
+    lines = [
+        line for line in table if line.startswith(("Rademacher", "Split", "Gaussian", "Sphere"))
+    ]
     assert len({len(line) for line in lines}) == 1  # aligned
     assert sum("*" in line for line in lines) == 1
 
@@ -388,9 +386,9 @@ def test_draws_a_table_in_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    variance_report(SlicedScoreMatchingVR(), gaussian, X, (1,), repeats=2)
+    variance_report(gaussian, X, SlicedScoreMatchingVR(), (1,), repeats=2)
     printed = capsys.readouterr().out
-    assert "Rademacher orthogonal" in printed and "\u2500" in printed
+    assert "SplitRademacher balanced" in printed and "\u2500" in printed
 
 
 def test_data_come_out_plain(report: VarianceReport) -> None:
@@ -404,7 +402,13 @@ def test_data_come_out_plain(report: VarianceReport) -> None:
     "change, error, message",
     [
         ({"objective": ScoreMatching()}, TypeError, "objective must be sliced, got ScoreMatching"),
-        ({"objective": DenoisingScoreMatching(sigma=1.0)}, TypeError, "draws no projections"),
+        ({"objective": DenoisingScoreMatching(sigma=1.0)}, TypeError, "draws no directions"),
+        ({"objective": X, "x": gaussian}, TypeError, "got Tensor.*call variance_report.model, x"),
+        (
+            {"objective": FiniteDifferenceSSM(), "projections": [SplitRademacher()]},
+            ValueError,
+            "projection must suit a loss that is not quadratic in v",
+        ),
         ({"x": X[:1]}, ValueError, "x must hold at least two points, got 1"),
         ({"repeats": 1}, ValueError, "repeats must be at least 2, got 1"),
         ({"num_projections": 4}, ValueError, "num_projections must be a non-empty sequence, got 4"),

@@ -33,7 +33,7 @@ from scorematching.objectives import (
     SlicedScoreMatchingVR,
     parzen_sigma,
 )
-from scorematching.projections import Gaussian, Projection, Rademacher, Sphere
+from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
 from scorematching.types import Terms
 from scorematching.variance import variance_report
 
@@ -76,6 +76,7 @@ __all__ = [
     "SmoothnessError",
     "SpectralScoreEstimator",
     "Sphere",
+    "SplitRademacher",
     "SteinScoreEstimator",
     "Terms",
     "VectorField",

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from scorematching._tracing import is_recording
 
 
 def check_points(x: Any, name: str = "x") -> None:
@@ -60,8 +61,7 @@ def check_finite(x: Tensor, name: str) -> None:
 
 def can_read_values(x: Tensor) -> bool:
     """Whether values can be read: not in a step that is being captured or compiled."""
-    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and get_proxy_mode() is None
+    return not is_recording(x)
 
 
 def check_directions(v: Any, x: Tensor) -> None:
@@ -176,4 +176,4 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-can_look = can_read_values
+can_read_values = can_read_values

@@ -7,14 +7,13 @@ hence in alpha, and the mean loss is a quadratic:
     ``G = mean <first(phi), first(phi)>``
     ``b = mean (<first(phi), first(log q0)> + second(phi))``
 
-so that ``alpha = -(G + lam I)^-1 b`` minimises ``J(alpha) + 0.5 lam |alpha|^2``. The same few
-lines serve every objective that answers in `Terms`.
+so that ``alpha = -(G + lam I)^-1 b`` minimises ``J(alpha) + 0.5 lam |alpha|^2``. The same code
+serves every objective with `terms`.
 
-The layerwise baselines are no exceptions. Approximate backpropagation is linear in the weights of
-the last layer, since it sweeps the squares of tangents forward and the weights come after. The
-estimate of curvature propagation is not linear in alpha, but it is unbiased, and so is the sum of
-one such estimate for every feature, each with noise of its own: that is what is used here. G has
-no noise in it, so alpha is then unbiased too.
+The layerwise baselines are included. Approximate backpropagation is linear in the weights of the
+last layer. The estimate of curvature propagation is not linear in alpha, but it is unbiased, and
+so is the sum of one estimate for every feature, each with its own noise, which is used here. G
+does not depend on the noise, so alpha is unbiased too.
 """
 
 from __future__ import annotations
@@ -26,51 +25,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_look, check_generator, check_points, is_number
-from scorematching._shapes import dimension
-from functools import partial
-from scorematching.derivatives.engine.jet import Jet, second_derivative
-from scorematching.derivatives.engine.pairing import Tangents
-from scorematching.derivatives.engine.sweeps import Signs
-from scorematching.derivatives.trust import Question, answer
+from scorematching._checks import can_read_values, check_generator, check_points, is_number
+from scorematching.derivatives import double_backward, routes
 from scorematching.fields import LogDensityField, directions
 from scorematching.objectives import Objective, SlicedScoreMatchingVR
+from scorematching.objectives.layerwise import SelectableFeatures, select
+
+__all__ = ["Features", "QuadraticForm", "SelectableFeatures", "quadratic_form", "solve_linear"]
 
 Features = Callable[[Tensor], Tensor]
 """The features of a linear model, ``x: (N, *event) -> (N, L)``."""
-
-FORWARD = 2
-"""Coordinates per feature up to which forward tangents are cheaper than reverse passes, on a CPU.
-
-A GPU carries all tangents side by side, but takes reverse passes one after the other.
-"""
-
-
-@dataclass(frozen=True)
-class SelectableFeatures:
-    """Features of which a point can be asked for one alone.
-
-    Any function of ``(N, L)`` numbers will do for features. Curvature propagation, however, asks
-    for every feature at a copy of the points, N L times, and is L times cheaper where the others
-    need not be computed.
-
-    Attributes:
-        every: all features, ``(N, *event) -> (N, L)``.
-        at: one feature for each point, ``x: (N, *event), index: (N,) -> (N,)``.
-
-    Example:
-        >>> phi = SelectableFeatures(torch.sin, lambda x, i: x.gather(1, i[:, None])[:, 0].sin())
-        >>> x, i = torch.randn(3, 2), torch.tensor([0, 1, 1])
-        >>> torch.equal(phi.at(x, i), phi(x)[range(3), i])
-        True
-    """
-
-    every: Features
-    at: Callable[[Tensor, Tensor], Tensor]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """All features at points, ``(N, L)``."""
-        return self.every(x)
 
 
 @dataclass(frozen=True)
@@ -89,9 +53,9 @@ class QuadraticForm:
         >>> from scorematching import ScoreMatching
         >>> x = torch.tensor([[-2.0], [2.0]])
         >>> normal = lambda x: -0.5 * x.square()
-        >>> form = quadratic_form(ScoreMatching(), normal, None, x)
-        >>> form.solve(lam=0.0).tolist()
-        [0.25]
+        >>> form = quadratic_form(normal, None, x, ScoreMatching())
+        >>> torch.allclose(form.solve(lam=0.0), torch.tensor([0.25]))
+        True
     """
 
     G: Tensor
@@ -116,17 +80,14 @@ class QuadraticForm:
 
     def update(
         self,
-        objective: Objective,
         features: Features,
         base: Features | None,
         x: Tensor,
+        objective: Objective,
         generator: torch.Generator | None = None,
     ) -> QuadraticForm:
-        """The form of these points and of more, with fresh noise; arguments as `solve_linear`."""
-        check_points(x)
-        check_generator(generator, x)
-        noise = objective.draw(x, generator)
-        return self.merge(quadratic_form(objective, features, base, x, noise))
+        """The form of these points and of more, with new noise; arguments as `solve_linear`."""
+        return self.merge(_draw_form(features, base, x, objective, generator))
 
     def solve(self, lam: float | Tensor) -> Tensor:
         """The weights that minimise the loss plus ``0.5 lam |alpha|^2``.
@@ -154,25 +115,25 @@ class QuadraticForm:
 
 
 def quadratic_form(
-    objective: Objective,
     features: Features,
     base: Features | None,
     x: Tensor,
+    objective: Objective,
     noise: Any = None,
 ) -> QuadraticForm:
     """The quadratic form of a linear model at points, for noise that has been drawn.
 
-    Deterministic; the features and the base meet the same noise. Cost: the tangents of D
+    Deterministic; the features and the base get the same noise. Cost: the tangents of D
     directions (or of M, for plain sliced score matching) through the features, and L^2 N D
-    multiplications. Under curvature propagation the features are evaluated at N L points; see
+    multiplications. With curvature propagation the features are evaluated at N L points; see
     `SelectableFeatures`.
 
     Args:
-        objective: any objective with `terms`.
         features: phi, ``(N, *event) -> (N, L)``.
         base: log q0, ``(N, *event) -> (N,)``; None for a flat one.
         x: points ``(N, *event)``.
-        noise: what ``objective.draw(x)`` returned.
+        objective: any objective with `terms`.
+        noise: the result of ``objective.draw(x)``.
 
     Returns:
         The form, with the graph of everything it depends on.
@@ -183,13 +144,13 @@ def quadratic_form(
             quadratic.
 
     Example:
-        Its values are those of the objective.
+        Its value is the mean loss.
 
         >>> from scorematching import ScoreMatching
         >>> x = torch.randn(5, 2, dtype=torch.float64)
         >>> phi = lambda x: torch.stack([x.sin().sum(-1), x.prod(-1)], dim=1)
         >>> q0 = lambda x: -0.5 * x.square().sum(-1)
-        >>> form = quadratic_form(ScoreMatching(), phi, q0, x)
+        >>> form = quadratic_form(phi, q0, x, ScoreMatching())
         >>> alpha = torch.tensor([0.5, -0.1], dtype=torch.float64)
         >>> loss = ScoreMatching()(lambda x: q0(x) + phi(x) @ alpha, x).mean()
         >>> torch.allclose(form(alpha), loss)
@@ -197,7 +158,7 @@ def quadratic_form(
     """
     _check_quadratic(objective)
     check_points(x)
-    # The base is one more feature whose weight is one, so that it cannot meet other noise.
+    # The base is one more feature, of weight one, so that it gets the same noise.
     first, second = objective.terms(_FeatureField(_joined(features, base)), x, noise)
     rows = first.movedim(-1, 0).flatten(0, 1)  # (K N, 1 + L)
     square = rows.mT @ rows / x.shape[0]
@@ -211,10 +172,10 @@ def quadratic_form(
 
 
 def solve_linear(
-    objective: Objective,
     features: Features,
     base: Features | None,
     x: Tensor,
+    objective: Objective,
     lam: float | Tensor,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -224,10 +185,10 @@ def solve_linear(
     differentiable in everything that phi, q0 and lam depend on.
 
     Args:
-        objective: any objective with `terms`.
         features: phi, ``(N, *event) -> (N, L)``.
         base: log q0, ``(N, *event) -> (N,)``; None for a flat one.
         x: points ``(N, *event)``.
+        objective: any objective with `terms`.
         lam: the ridge penalty, a number or a tensor ``()``, not negative.
         generator: source of randomness; None is torch's default generator.
 
@@ -246,21 +207,30 @@ def solve_linear(
         >>> from scorematching import ScoreMatching
         >>> x = torch.tensor([[1.0], [5.0]])  # mean 3, variance 4
         >>> phi = lambda x: torch.cat([x, -0.5 * x.square()], dim=1)
-        >>> solve_linear(ScoreMatching(), phi, None, x, lam=0.0).tolist()
-        [0.75, 0.25]
+        >>> alpha = solve_linear(phi, None, x, ScoreMatching(), lam=0.0)
+        >>> torch.allclose(alpha, torch.tensor([0.75, 0.25]))
+        True
     """
+    return _draw_form(features, base, x, objective, generator).solve(lam)
+
+
+def _draw_form(
+    features: Features,
+    base: Features | None,
+    x: Tensor,
+    objective: Objective,
+    generator: torch.Generator | None,
+) -> QuadraticForm:
+    """`quadratic_form` with noise drawn now."""
     check_points(x)
     check_generator(generator, x)
-    noise = objective.draw(x, generator)
-    return quadratic_form(objective, features, base, x, noise).solve(lam)
+    return quadratic_form(features, base, x, objective, objective.draw(x, generator))
 
 
 class _FeatureField(LogDensityField):
-    """The features of a linear model, differentiated forward.
+    """The features of a linear model, whose derivatives are taken forward where that is faster."""
 
-    D tangents through the model give the scores of all L features, where a reverse pass gives
-    those of one.
-    """
+    _curvature = staticmethod(routes.features_curvature)
 
     def __init__(self, features: Features) -> None:
         super().__init__(features, feature_axes=1)
@@ -268,90 +238,16 @@ class _FeatureField(LogDensityField):
     def score(self, x: Tensor) -> Tensor:
         """The gradients of all features, ``(N, L, *event)``."""
         check_points(x)
-        if not x.is_cuda and dimension(x) > FORWARD * self._count(x):
-            return super().score(x)  # reverse passes are cheaper
-        question = Question("jacobian", lambda m, x: (self._scores(x), self._scores(x)), lambda m, x: (super(_FeatureField, self).score(x),) * 2)
-        try:
-            return self._scores(x)
-        except Exception:
-            return super().score(x)
-
-    def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of all features, and their curvatures along v."""
-        check_points(x)
-        reverse = super().score_and_curvature
-
-        s, c = reverse(x, v)
-        return s, c
+        training = torch.is_grad_enabled()
+        return double_backward.ask(lambda x: routes.jacobian(self.model, x, training), x)
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features along each direction, and their curvatures."""
         check_points(x)
-        reverse = super().slice
-
-        try:
-            y = self._jet(x, v)
-            return _tangents_last(y), second_derivative(y)
-        except Exception:
-            return reverse(x, v)
-
-    def score_and_approximate_divergence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of all features, and each one's trace by approximate backpropagation.
-
-        The trace of ``c . phi`` is linear in c, so its derivative in c has those of all features:
-        two reverse passes, however many there are.
-        """
-        training = torch.is_grad_enabled()
-        score = self.score(x)
-        with torch.enable_grad():
-            c = torch.zeros(score.shape[:2], dtype=x.dtype, device=x.device, requires_grad=True)
-            weighted = LogDensityField(lambda y: (self.model.call(y) * c).sum(1))
-            _, trace = weighted.score_and_approximate_divergence(x)
-            (traces,) = torch.autograd.grad(trace.sum(), c, create_graph=training)
-        return score, traces
-
-    def score_and_propagated_curvature(self, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
-        """The gradients of all features, and an estimate of each one's trace with its own noise.
-
-        Feature l of L is asked at a copy of the points of its own: one sweep over N L points.
-        """
-        check_points(x)
-        num = self._count(x)
-        index = torch.arange(num, device=x.device).repeat_interleave(x.shape[0])
-        one = LogDensityField(lambda y: _select(self.model.call, y, index))
-        copies = x.repeat(num, *[1] * (x.ndim - 1))
-        score, trace = one.score_and_propagated_curvature(copies, signs)
-        shape = (num, x.shape[0])
-        return score.unflatten(0, shape).transpose(0, 1), trace.unflatten(0, shape).mT
-
-    def _scores(self, x: Tensor) -> Tensor:
-        d = dimension(x)
-        basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
-        _, y = self.model.trace(x, basis, partial(Tangents, x.shape[0]))
-        return _tangents_last(y).unflatten(-1, x.shape[1:])
-
-    @torch.no_grad()
-    def _count(self, x: Tensor) -> int:
-        """L, and one for the base."""
-        return self.model.evaluate(x).shape[1]
-
-    def _jet(self, x: Tensor, v: Tensor) -> Any:
-        """All curvatures along v, carried forward."""
-        _, y = self.model.trace(x, directions(v, x), partial(Jet, x.shape[0]))
-        return y
-
-
-def _tangents_last(y: Any) -> Tensor:
-    """Tangents of all directions, ``(N, L, M)``."""
-    assert y.u is not None
-    return y.u.expand(y.u.shape[0], *y.p.shape).movedim(0, -1)
-
-
-def _select(features: Features, x: Tensor, index: Tensor) -> Tensor:
-    """One feature for each point, ``(N,)``."""
-    if isinstance(features, SelectableFeatures):
-        return features.at(x, index)
-    return features(x).gather(1, index[:, None]).squeeze(1)
+        v, training = directions(v, x), torch.is_grad_enabled()
+        return double_backward.ask(
+            lambda x: routes.features_slice(self.model, x, v, training), x
+        )
 
 
 def _joined(features: Features, base: Features | None) -> Features:
@@ -376,7 +272,7 @@ def _joined(features: Features, base: Features | None) -> Features:
         return torch.cat([log_q0(x)[:, None], phi], dim=1)
 
     def at(x: Tensor, index: Tensor) -> Tensor:
-        return torch.where(index == 0, log_q0(x), _select(features, x, (index - 1).clamp(min=0)))
+        return torch.where(index == 0, log_q0(x), select(features, x, (index - 1).clamp(min=0)))
 
     return SelectableFeatures(every, at) if isinstance(features, SelectableFeatures) else every
 
@@ -392,7 +288,7 @@ def _check_quadratic(objective: Objective) -> None:
 def _check_penalty(lam: Any) -> None:
     if not is_number(lam) and not (isinstance(lam, Tensor) and lam.ndim == 0):
         raise TypeError(f"lam must be a number or a tensor of shape (), got {lam!r}; try 0.01")
-    if isinstance(lam, Tensor) and not can_look(lam):
+    if isinstance(lam, Tensor) and not can_read_values(lam):
         return
     if not 0 <= _number(lam) < float("inf"):
         raise ValueError(f"lam must be finite and not negative, got {_number(lam)}; try 0.01")
@@ -404,17 +300,17 @@ def _number(lam: float | Tensor) -> float:
 
 def _check_finite_form(form: QuadraticForm) -> None:
     for name, value in (("G", form.G), ("b", form.b)):
-        if can_look(value) and not bool(value.isfinite().all()):
+        if can_read_values(value) and not bool(value.isfinite().all()):
             raise ValueError(
-                f"{name} must be finite, got NaN or infinity, which no lam cures; check that "
+                f"{name} must be finite, got NaN or infinity, for any lam; check that "
                 "features and base and their derivatives are finite at every point"
             )
 
 
 def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Tensor) -> None:
-    if not can_look(info):
+    if not can_read_values(info):
         return
-    # Rounding can make a pivot of a singular matrix positive, and its solution nonsense.
+    # Rounding can make the pivots of a singular matrix positive, with a meaningless solution.
     rounding = 4 * torch.finfo(matrix.dtype).eps * matrix.diagonal().max()
     lost = factor.diagonal().square() <= rounding
     if int(info) or bool(lost.any()):

@@ -1,14 +1,14 @@
 """The entropy of an implicit distribution, by its gradient.
 
-An implicit distribution is one that can be drawn from and nothing else: ``z = g(eps)`` with eps of
-a known law. Its entropy H has no formula, but the gradient of H in the parameters of g has one,
-if the score ``s(z) = grad_z log q(z)`` is known or estimated:
+An implicit distribution can be sampled, but its density is unknown: ``z = g(eps)`` with eps of a
+known distribution. Its entropy H has no formula, but the gradient of H in the parameters of g has
+one, if the score ``s(z) = grad_z log q(z)`` is known or estimated:
 
     grad H = -E[ s(z) . dz/dtheta ].
 
 (The other term of the chain rule, ``E[grad_theta log q(z)]`` at fixed z, is zero.) For a
-conditional law ``q(z | x)``, the encoder of an auto-encoder, the score is the gradient in z, the
-thing that is drawn; never in x, the condition.
+conditional distribution ``q(z | x)``, such as the encoder of an auto-encoder, the score is the
+gradient in z, which is drawn, never in the condition x.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from scorematching._checks import check_batch, check_count
 from scorematching._shapes import inner
 
 Score = Tensor | Callable[[Tensor], Tensor]
-"""Scores at given points, of their shape, or what gives scores of points."""
+"""Scores at given points, of their shape, or a function that returns scores of points."""
 
 
 def entropy_surrogate(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
-    """A number whose gradient is that of minus the entropy of what z was drawn from.
+    """A number whose gradient is that of minus the entropy of the distribution of z.
 
     ``mean( stop_grad(score(z)) . z )``. Added to a loss it is the term ``E[log q(z)]`` as far as
-    gradients go; its value means nothing. Minimising it spreads z out.
+    gradients go; its value has no meaning. Minimising it spreads z out.
 
     Args:
         z: points with their graph, ``(*leading, *event)``: drawn by a map of noise whose
-            parameters are to be trained. Often ``(N, D)``, or ``(N, M, D)`` for M of each of N
-            laws.
+            parameters are to be trained. Often ``(N, D)``, or ``(N, M, D)`` for M draws from
+            each of N distributions.
         score: the score of q in z: a function, called with z without gradients, or its values at
             z, of the shape of z. Where q is conditional, ``q(z | x)``, the derivative is still the
             one in z, and x comes in by closure: ``lambda z: network(z, x)``.
@@ -51,7 +51,7 @@ def entropy_surrogate(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
     Reference: Song et al. (2019), Section 2.2; Li and Turner (2018).
 
     Example:
-        The entropy of a normal law grows with the logarithm of its scale.
+        The entropy of a normal distribution grows with the logarithm of its scale.
 
         >>> log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
         >>> eps = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)  # of variance one

@@ -30,9 +30,9 @@ from scorematching._checks import (
     check_positive,
     check_vector,
 )
+from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, flatten_event, inner
 from scorematching.derivatives import double_backward, routes
-from scorematching.derivatives.engine.sweeps import Signs
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.trust import require_smooth
 from scorematching.types import LogDensity, Vector
@@ -100,9 +100,7 @@ class Field(ABC):
         check_points(x)
         v = directions(v, x)
         training = torch.is_grad_enabled()
-        return double_backward.ask(
-            lambda x: self._curvature(self.model, x, double_backward.recordable(v), training), x
-        )
+        return double_backward.ask(lambda x: self._curvature(self.model, x, v, training), x)
 
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
@@ -176,6 +174,7 @@ class LogDensityField(Field):
         route: str = "auto",
     ) -> None:
         """Wrap a log-density."""
+        self.feature_axes = feature_axes
         check = partial(check_log_density, feature_axes=feature_axes)
         super().__init__(log_density, "log-density", check, check_smoothness, route)
 
@@ -207,23 +206,6 @@ class LogDensityField(Field):
         """The log-density itself, ``(N, *event) -> (N, *F)``."""
         check_points(x)
         return self.model.evaluate(x)
-
-    def score_and_approximate_divergence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient, and the trace of the Hessian by approximate backpropagation."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.approximate_divergence(self.model, x, training), x)
-
-    def score_and_propagated_curvature(self, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
-        """The gradient, and the trace of the Hessian estimated by curvature propagation.
-
-        Args:
-            x: points ``(N, *event)``.
-            signs: makes independent random signs of the shape of a tensor.
-        """
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.propagated_curvature(self.model, x, signs, training), x)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.
@@ -318,7 +300,7 @@ def project(score: Tensor, v: Tensor) -> Tensor:
 def directions(v: Tensor, x: Tensor) -> Tensor:
     """Directions as ``(M, N, *event)``, whether or not they came with their first axis."""
     check_directions(v, x)
-    return v[None] if v.ndim == x.ndim else v
+    return for_reading(v[None] if v.ndim == x.ndim else v)
 
 
 def on_copies(evaluate: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_look, check_count, check_positive
+from scorematching._checks import can_read_values, check_count, check_positive
 
 _CHUNK = 2**24
 """Entries of a matrix of distances that are held at one time."""
@@ -157,7 +157,7 @@ class Kernel(Radial):
         advice = "None takes the median distance between samples"
         if not isinstance(self.bandwidth, Tensor):
             check_positive(self.bandwidth, "bandwidth", advice)
-        elif can_look(self.bandwidth) and not bool((self.bandwidth > 0).all()):
+        elif can_read_values(self.bandwidth) and not bool((self.bandwidth > 0).all()):
             least = self.bandwidth.min().item()
             raise ValueError(f"bandwidth must be positive, got {least!r} in one set; {advice}")
 
@@ -394,7 +394,7 @@ def check_queries(x: Any, samples: Tensor, name: str = "queries") -> None:
 
 
 def _check_finite(x: Tensor, name: str) -> None:
-    if can_look(x) and not bool(x.isfinite().all()):
+    if can_read_values(x) and not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).any(-1).sum())
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} points; drop them, or look for "
@@ -420,7 +420,7 @@ def _along(x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _check_median(median: Tensor) -> None:
-    if can_look(median) and not bool((median > 0).all()):
+    if can_read_values(median) and not bool((median > 0).all()):
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "
             "distances are zero; drop repeated samples, or pass bandwidth="

@@ -1,53 +1,74 @@
-"""Laws of random directions: what sliced score matching projects on.
+"""Distributions of random directions v, along which sliced score matching projects.
 
-Every law has ``E[v v'] = I``, so that ``E[v' A v] = tr A`` and ``E[(v.s)^2] = |s|^2``; the sphere
-therefore has radius sqrt(D). Directions that are drawn together may be made mutually orthogonal,
-which lowers the variance of their average:
+All have ``E[v v'] = I``, so that ``E[v' A v] = tr A`` and ``E[(v.s)^2] = |s|^2``; the sphere
+therefore has radius sqrt(D).
 
-==================  =========================================================  ===============
-option              who shares a group of mutually orthogonal directions       groups x size
-==================  =========================================================  ===============
-(neither)           nobody                                                     N M x 1
-``orthogonal=True``  the M directions of one point                             N x M
-``balanced=True``   all directions of the batch                                1 x N M
-both                whole points, as many as fit in one orthogonal block       N/k x k M
-==================  =========================================================  ===============
+==================  ==================================================================
+`Rademacher`        uniform on {-1, 1}^D
+`Gaussian`          standard normal
+`Sphere`            uniform on the sphere of radius sqrt(D)
+`SplitRademacher`   one sign vector, its coordinates split among the M directions of a point
+==================  ==================================================================
 
-A group larger than a block is several blocks, independent of each other. None of this touches the
-law of any one direction, with one exception: orthogonal signs, for which see `Rademacher`.
+The first three can make directions that are drawn together mutually orthogonal, which lowers the
+variance of their average and leaves the distribution of each direction as it is:
+
+===================  =====================================================  ===============
+option               which directions are mutually orthogonal               groups x size
+===================  =====================================================  ===============
+(neither)            none                                                   N M x 1
+``orthogonal=True``  the M directions of one point                          N x M
+``balanced=True``    all directions of the batch                            1 x N M
+both                 those of as many points as fit in one block            N/k x k M
+===================  =====================================================  ===============
+
+At most D directions (for signs: D rounded up to a power of two) fit in one orthogonal block. A
+larger group consists of several blocks, independent of each other.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_flag, check_generator, check_points
+from scorematching._directions import split
 from scorematching._shapes import dimension
-from scorematching._shares import deal
+from scorematching._tracing import is_recording
+
+Groups = Callable[[Tensor, int, int, int, torch.Generator | None], Tensor]
+"""``(like, groups, size, D, generator) -> (groups, size, D)``: independent groups of directions,
+orthogonal in blocks."""
 
 
 @dataclass(frozen=True)
 class Projection(ABC):
-    """A law of directions with ``E[v v'] = I``.
+    """A distribution of directions with ``E[v v'] = I``; a subclass writes `draw`.
 
     Args:
         orthogonal: make the M directions of one point mutually orthogonal.
         balanced: make the directions orthogonal across the whole batch, so that
-            ``sum_i v_i v_i'`` is close to ``N I``. Each direction alone keeps its law exactly.
+            ``sum_i v_i v_i'`` is close to ``N I``. The distribution of each stays the same.
+
+    Attributes:
+        quadratic_only: whether the directions are meant only for losses that are quadratic in v,
+            since their higher moments depend on M.
 
     Example:
-        >>> law: Projection = Gaussian(orthogonal=True)
-        >>> law.sample(torch.zeros(5, 3), num=2).shape
+        >>> projection: Projection = Gaussian(orthogonal=True)
+        >>> projection.sample(torch.zeros(5, 3), num=2).shape
         torch.Size([2, 5, 3])
     """
 
     orthogonal: bool = False
     balanced: bool = False
+    quadratic_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -71,55 +92,27 @@ class Projection(ABC):
         check_generator(generator, x)
         return self.draw(x, num, generator)
 
+    @abstractmethod
     def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
         """``sample`` without its checks, for callers that have already made them."""
-        n, d = x.shape[0], dimension(x)
-        size = self._group_size(n, num, d)
-        groups = -(-n * num // size)
-        # Half precision has neither QR nor exact small integers; directions are drawn above it.
-        like = x if x.element_size() >= 4 else x.new_empty(0, dtype=torch.float32)
-        v = self._groups(like, groups, size, d, generator).to(x.dtype)
-        if num == 1:
-            return _cut(v.reshape(-1, d), 0, n).reshape(1, *x.shape)
-        return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
-
-    def _group_size(self, n: int, num: int, d: int) -> int:
-        """How many directions are made orthogonal together: the table of this module."""
-        if self.balanced and self.orthogonal:
-            return num * min(n, max(1, self._block(d) // num))
-        if self.balanced:
-            return num * n
-        return num if self.orthogonal else 1
-
-    @abstractmethod
-    def _block(self, d: int) -> int:
-        """The most directions of D coordinates that can be mutually orthogonal."""
-
-    @abstractmethod
-    def _groups(
-        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-    ) -> Tensor:
-        """Independent groups of directions, ``(groups, size, D)``, orthogonal within a block."""
 
 
 @dataclass(frozen=True)
 class Rademacher(Projection):
-    """The uniform law on {-1, 1}^D, the default: least variance of ``v' A v`` among these laws.
+    """The uniform distribution on {-1, 1}^D: least variance of ``v' A v`` among independent v.
 
-    Balanced directions are rows of a Hadamard matrix under random column signs. The signs alone
+    Balanced directions are rows of a Hadamard matrix with random column signs. The signs alone
     make each row exactly uniform; D random columns of the K x K matrix (K = D rounded up to a
-    power of two) give any two rows the least favourable product ``-1/(K-1)`` on average, so a
-    balanced batch is never noisier than an independent one by more than that, and is far quieter
-    where the Hessian varies little from point to point. Cost: one product of N x log2 K bits.
+    power of two) make the average product of two rows ``-1/(K-1)``. A balanced batch therefore has
+    at most ``1 + 1/(K-1)`` times the variance of an independent one, and far less where the
+    Hessian varies little from point to point. Cost: one product of N x log2 K bits.
 
-    Orthogonal directions of one point, if it has several and no more than D, share out one vector
-    of signs: each has a random M-th part of the coordinates, times sqrt(M), and zeros elsewhere.
-    Their mean is never noisier than that of independent signs, ``(D - M) / (D - 1)`` times the
-    variance where M divides D, and a linear layer that reads the points takes them at the price
-    of one.
+    With ``orthogonal=True`` the M directions of a point are rows of one such matrix: exactly
+    orthogonal where D is a power of two, and otherwise as nearly as signs can be on average.
+    Entries are never zero; the directions with zeros are those of `SplitRademacher`.
 
     Args:
-        orthogonal: make the M directions of one point mutually orthogonal.
+        orthogonal: take the M directions of one point from one Hadamard matrix.
         balanced: make the directions orthogonal across the batch.
 
     Example:
@@ -127,41 +120,56 @@ class Rademacher(Projection):
         >>> v = Rademacher().sample(x)[0]
         >>> torch.equal(v.T @ v, 8 * torch.eye(4, dtype=torch.float64))
         True
-        >>> Rademacher().sample(x, num=4).square().sum(0)[0].tolist()
-        [4.0, 4.0, 4.0, 4.0]
+        >>> Rademacher().sample(x, num=3).abs().unique().tolist()
+        [1.0]
     """
 
-    orthogonal: bool = True
     balanced: bool = True
 
     def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
         """``sample`` without its checks, for callers that have already made them."""
-        if not self.orthogonal or not 1 < num <= dimension(x):
-            return super().draw(x, num, generator)
-        return deal(super().draw(x, 1, generator)[0], num, generator)
+        return _draw_groups(self, x, num, generator, _power_of_two(dimension(x)), _signs)
 
-    def _block(self, d: int) -> int:
-        return 1 << (d - 1).bit_length()
 
-    def _groups(
-        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-    ) -> Tensor:
-        order = self._block(d)
-        rows = min(size, order)
-        blocks = -(-size // rows)
-        signs = random_signs(like, (groups, blocks, 1, d), generator)
-        if rows == 1:
-            return _cut(signs.reshape(groups, -1, d), 1, size)
-        # Sorting random keys, unlike randperm, can be recorded in a CUDA graph.
-        keys = torch.rand(order, generator=generator, device=like.device)
-        columns = keys.argsort()[:d]
-        pattern = _hadamard(rows, order, columns, like)
-        return _cut((pattern * signs).reshape(groups, -1, d), 1, size)
+@dataclass(frozen=True)
+class SplitRademacher(Projection):
+    """One sign vector per point, its coordinates split at random among the M directions.
+
+    ``v_j = sqrt(M) w`` on the coordinates of direction j and zero elsewhere, with ``w`` drawn by
+    `Rademacher`; the split is the same for all points. Each v_j still has ``E[v v'] = I``, and the
+    mean of ``v_j' A v_j`` never has more variance than for independent signs: where M divides D
+    it has ``(D - M) / (D - 1)`` times theirs, and none for M = D. A linear layer that reads the
+    points takes all M directions at the price of one. For M = 1, and for M > D, where some
+    direction would be left empty, the directions are those of `Rademacher(orthogonal=True)`.
+
+    It is the default of `SlicedScoreMatching` and `SlicedScoreMatchingVR`, which depend on the
+    directions through the mean of ``v_j v_j'`` alone. Objectives with higher powers of v refuse
+    it, since those moments depend on M: ``E[v_a^4] = M``.
+
+    Args:
+        balanced: draw w balanced across the batch.
+
+    Example:
+        >>> v = SplitRademacher().sample(torch.zeros(8, 4), num=4)
+        >>> v.square().sum(0)[0].tolist(), int((v != 0).sum())
+        ([4.0, 4.0, 4.0, 4.0], 32)
+    """
+
+    orthogonal: bool = field(default=True, init=False, repr=False)
+    balanced: bool = True
+    quadratic_only: ClassVar[bool] = True
+
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        signs = Rademacher(orthogonal=True, balanced=self.balanced)
+        if not 1 < num <= dimension(x):
+            return signs.draw(x, num, generator)
+        return split(signs.draw(x, 1, generator)[0], num, generator)
 
 
 @dataclass(frozen=True)
 class Sphere(Projection):
-    """The uniform law on the sphere of radius sqrt(D).
+    """The uniform distribution on the sphere of radius sqrt(D).
 
     Orthogonal directions are columns of a Haar-distributed orthogonal matrix, by QR: O(D^2)
     work per direction, so `balanced` is off by default.
@@ -173,18 +181,14 @@ class Sphere(Projection):
         True
     """
 
-    def _block(self, d: int) -> int:
-        return d
-
-    def _groups(
-        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-    ) -> Tensor:
-        return d**0.5 * _unit_directions(like, groups, size, d, generator)
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        return _draw_groups(self, x, num, generator, dimension(x), _on_sphere)
 
 
 @dataclass(frozen=True)
 class Gaussian(Projection):
-    """The standard normal law.
+    """The standard normal distribution.
 
     Orthogonal directions are those of `Sphere`, each with an independent chi-distributed length,
     which makes every one of them exactly standard normal.
@@ -196,20 +200,85 @@ class Gaussian(Projection):
         True
     """
 
-    def _block(self, d: int) -> int:
-        return d
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        return _draw_groups(self, x, num, generator, dimension(x), _normals)
 
-    def _groups(
-        self, like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-    ) -> Tensor:
-        if size == 1:
-            return _normal(like, (groups, 1, d), generator)
-        length = _normal(like, (groups, size, d), generator).norm(dim=-1, keepdim=True)
-        return length * _unit_directions(like, groups, size, d, generator)
+
+def _draw_groups(
+    options: Projection,
+    x: Tensor,
+    num: int,
+    generator: torch.Generator | None,
+    block: int,
+    draw: Groups,
+) -> Tensor:
+    """Directions ``(M, N, *event)``, orthogonal in groups as the table of this module says.
+
+    Args:
+        options: says which directions are orthogonal.
+        x: points ``(N, *event)``.
+        num: M, the number of directions per point.
+        generator: source of randomness.
+        block: the most directions that can be mutually orthogonal.
+        draw: draws independent groups of orthogonal directions.
+    """
+    n, d = x.shape[0], dimension(x)
+    if options.balanced and options.orthogonal:
+        size = num * min(n, max(1, block // num))
+    elif options.balanced:
+        size = num * n
+    else:
+        size = num if options.orthogonal else 1
+    # Half precision has neither QR nor exact small integers; directions are drawn above it.
+    like = x if x.element_size() >= 4 else x.new_empty(0, dtype=torch.float32)
+    v = draw(like, -(-n * num // size), size, d, generator).to(x.dtype)
+    if num == 1:
+        return _cut(v.reshape(-1, d), 0, n).reshape(1, *x.shape)
+    return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
+
+
+def _power_of_two(d: int) -> int:
+    """D rounded up to a power of two."""
+    return 1 << (d - 1).bit_length()
+
+
+def _signs(
+    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+) -> Tensor:
+    """Groups of sign vectors: rows of Hadamard matrices with random columns and column signs."""
+    order = _power_of_two(d)
+    rows = min(size, order)
+    blocks = -(-size // rows)
+    signs = random_signs(like, (groups, blocks, 1, d), generator)
+    if rows == 1:
+        return _cut(signs.reshape(groups, -1, d), 1, size)
+    # Sorting random keys, unlike randperm, can be captured in a CUDA graph.
+    keys = torch.rand(order, generator=generator, device=like.device)
+    columns = keys.argsort()[:d]
+    pattern = _hadamard(rows, order, columns, like)
+    return _cut((pattern * signs).reshape(groups, -1, d), 1, size)
+
+
+def _on_sphere(
+    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+) -> Tensor:
+    """Groups of vectors of length sqrt(D)."""
+    return d**0.5 * _unit_vectors(like, groups, size, d, generator)
+
+
+def _normals(
+    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+) -> Tensor:
+    """Groups of standard normal vectors."""
+    if size == 1:
+        return _normal(like, (groups, 1, d), generator)
+    length = _normal(like, (groups, size, d), generator).norm(dim=-1, keepdim=True)
+    return length * _unit_vectors(like, groups, size, d, generator)
 
 
 def _cut(v: Tensor, dim: int, length: int) -> Tensor:
-    """The first entries along an axis: itself where there are no more, which costs nothing."""
+    """The first entries along an axis; v itself, with no operation, where there are no more."""
     return v if v.shape[dim] == length else v.narrow(dim, 0, length)
 
 
@@ -225,9 +294,9 @@ def _normal(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | N
 
 def _hadamard(rows: int, order: int, columns: Tensor, like: Tensor) -> Tensor:
     """The first rows of Sylvester's matrix of some order, at the given columns."""
-    capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
-    # What is made while a CUDA graph records belongs to the graph, and is not kept.
-    make = _sylvester.__wrapped__ if capturing or rows * order > _KEPT else _sylvester
+    # Tensors made during tracing or capture belong to the graph and must not be cached.
+    cached = rows * order <= _MAX_CACHED and not is_recording(like)
+    make = _sylvester if cached else _sylvester.__wrapped__
     return make(rows, order, like.dtype, like.device).index_select(1, columns)
 
 
@@ -241,14 +310,14 @@ def _sylvester(rows: int, order: int, dtype: torch.dtype, device: torch.device) 
         return 1 - 2 * (row_bits @ column_bits.T).remainder(2)
 
 
-_KEPT = 1 << 20
-"""Entries of a matrix worth keeping from call to call."""
+_MAX_CACHED = 1 << 20
+"""Entries of the largest matrix that is cached."""
 
 
-def _unit_directions(
+def _unit_vectors(
     like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Uniform directions of length one, ``(groups, size, D)``, orthogonal in blocks of D."""
+    """Uniform vectors of length one, ``(groups, size, D)``, orthogonal in blocks of D."""
     rows = min(size, d)
     blocks = -(-size // rows)
     z = _normal(like, (groups, blocks, d, rows), generator)

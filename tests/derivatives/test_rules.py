@@ -16,11 +16,11 @@ from scorematching.derivatives.tracing import times
 from tests.laws import assert_close
 from tests.tolerances import ROUTES
 
-LINE = torch.linspace(-2.9, 2.9, 59, dtype=torch.float64)  # away from every kink below
+LINE = torch.linspace(-2.9, 2.9, 60, dtype=torch.float64)  # away from 0 and every kink below
 POSITIVE = LINE.exp()
 INSIDE = LINE / 3
 OUTSIDE = 1.05 + POSITIVE
-EXPONENTS = torch.linspace(-2, 3.5, 59, dtype=torch.float64)
+EXPONENTS = torch.linspace(-2, 3.5, 60, dtype=torch.float64)
 
 RANGES = {
     "log": POSITIVE, "log2": POSITIVE, "log10": POSITIVE, "log1p": POSITIVE - 0.9,

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching import LogDensityField, Rademacher, VectorField
-from scorematching._shares import Shares
-from scorematching.derivatives import structural
+from scorematching import LogDensityField, SplitRademacher, VectorField, _directions
+from scorematching._directions import Parts
 from scorematching.derivatives.tracing import Tape, _Stretch
 from tests import oracles
 from tests.derivatives.ways import WAYS, Bank, Way
@@ -273,7 +272,7 @@ def test_a_first_layer_of_images() -> None:
     assert_answers(by_field(f, x, v, route="traced"), by_oracle(f, x, v), bank)
 
 
-# ------------------------------------------------------------------ shared coordinates
+# ------------------------------------------------------------------ split directions
 
 BY_PARTS: dict[str, tuple[int, Callable[[Tensor, Bank], Tensor]]] = {
     "linear": (1, lambda x, w: torch.sin(F.linear(x.flatten(1), w(5, 8), w(5)))),
@@ -294,19 +293,19 @@ def test_layers_take_directions_by_parts(
     monkeypatch: pytest.MonkeyPatch, model: str, num: int
 ) -> None:
     bank, x = Bank(), normal(3, 2, 4, generator=torch.Generator().manual_seed(0))
-    v = Rademacher().sample(x, num, torch.Generator().manual_seed(1))
+    v = SplitRademacher().sample(x, num, torch.Generator().manual_seed(1))
     layers, features = BY_PARTS[model]
-    calls, through = [], Shares.through
+    calls, through = [], Parts.through
 
-    def counted(self: Shares, weight: Tensor) -> Tensor:
+    def counted(self: Parts, weight: Tensor) -> Tensor:
         calls.append(weight.shape)
         return through(self, weight)
 
     def f(x: Tensor) -> Tensor:
         return features(x, bank).sum(1) * bank(1)[0]
 
-    monkeypatch.setattr(Shares, "through", counted)
-    monkeypatch.setattr(structural, "WORTH", 0)
+    monkeypatch.setattr(Parts, "through", counted)
+    monkeypatch.setattr(_directions, "MIN_PRODUCTS", 0)
     by_parts = by_field(f, x, v, route="traced")
     assert len(calls) == layers
     assert_answers(by_parts, by_oracle(f, x, v), bank)

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 import scorematching as sm
 from scorematching.closed_form import solve_linear
-from scorematching.models.dkef import DKEF, GaussianBase, GeneralisedGaussian
+from scorematching.distributions.bases import GaussianBase, GeneralisedGaussian
+from scorematching.models.dkef import DKEF
 from tests import oracles
 from tests.tolerances import FLOAT32, IDENTITY, ROUTES
 
@@ -212,7 +213,7 @@ def test_textbook_approximate_backprop() -> None:
 def test_fit_alpha_stores_the_solution(objective: sm.Objective) -> None:
     model, x = small(), points(12, seed=3)
     form = model.fit_alpha(objective, x, seeded(), chunk_size=12)
-    expected = solve_linear(objective, model.features, model.base, x, model.lam, seeded())
+    expected = solve_linear(model.features, model.base, x, objective, model.lam, seeded())
     if isinstance(objective, sm.CurvaturePropagation):  # by `feature_at`, with fewer signs
         expected = model.solve_alpha(objective, x, seeded())
     assert not model.alpha.requires_grad

@@ -40,11 +40,6 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
         return question(own.requires_grad_())
 
 
-def recordable(v: Tensor) -> Tensor:
-    """A tensor that autograd can save: a copy of one made in inference mode."""
-    return v.clone() if v.is_inference() else v
-
-
 def gradient(y: Tensor, x: Tensor) -> Tensor:
     """Gradients of ``y: (N, *F)`` at ``x: (N, *event)``, one point at a time: ``(N, *F, *event)``.
 

@@ -25,7 +25,6 @@ from scorematching.derivatives.trust import Question, answer, require_smooth
 
 Pair = tuple[Tensor, Tensor]
 
-
 # --------------------------------------------------------------------------- log-densities
 
 
@@ -97,18 +96,55 @@ def _accumulate(
     return projected, trace, len(directions)
 
 
-def jacobian(model: Model, x: Tensor, v: Tensor | None) -> Any:
-    """The tangents ``(K, N, *F)`` of a model with outputs F along K directions, and its output.
+# ------------------------------------------------------------------------------- features
 
-    Args:
-        model: a log-density with outputs ``(N, *F)``.
-        x: points ``(N, *event)``.
-        v: directions, broadcastable to ``(K, N, *event)``; None for all coordinates.
+
+FORWARD_COST = 2
+"""Time of a tangent pass relative to a reverse pass, on a CPU, for choosing between the two.
+
+A GPU carries all tangents in parallel, but takes reverse passes one after the other.
+"""
+
+
+def jacobian(model: Model, x: Tensor, training: bool) -> Tensor:
+    """The gradients of all outputs of a log-density with features, ``(N, *F, *event)``.
+
+    By D tangents or by one reverse pass for every output, whichever is faster.
     """
     d = dimension(x)
-    v = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:]) if v is None else v
-    _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
-    return y.u.expand(len(v), *y.p.shape), y.p
+    with torch.no_grad():
+        outputs = model.evaluate(x).shape[1:].numel()
+    if not x.is_cuda and d > FORWARD_COST * outputs:
+        return log_density_score(model, x, training)
+    basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
+    question = Question("slice", _by_features, partial(_sliced_backward, training=training))
+    projected, _ = answer(model, question, x, training, (basis,), verified=False)
+    return projected.unflatten(-1, x.shape[1:])
+
+
+def features_slice(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """``v.grad`` of all outputs, ``(N, *F, M)``, and their mean curvatures ``(N, *F)``."""
+    reverse = partial(_sliced_backward, training=training)
+    question = Question("slice", _by_features, reverse, _by_jet, _by_double_backward)
+    return answer(model, question, x, training, (v,))
+
+
+def features_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """The gradients of all outputs, ``(N, *F, *event)``, and their mean curvatures ``(N, *F)``."""
+    return jacobian(model, x, training), features_slice(model, x, v, training)[1]
+
+
+def _by_features(model: Model, x: Tensor, v: Tensor) -> Pair:
+    _, y = model.trace(x, v, partial(Jet, x.shape[0]))
+    return y.u.expand(len(v), *y.p.shape).movedim(0, -1), second_derivative(y)
+
+
+def _sliced_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
+    v = v.expand(len(v), *x.shape)
+    s, curvature = _by_double_backward(model, x, v, training)
+    axes = event_axes(x)
+    flat, along = s.flatten(s.ndim - axes), v.flatten(2)
+    return torch.einsum("n...d,mnd->n...m", flat, along), curvature
 
 
 # --------------------------------------------------------------------------- vector fields

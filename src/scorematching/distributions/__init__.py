@@ -1,11 +1,11 @@
-"""Analytic truths: distributions whose log-density, score and samples are all exact.
+"""Distributions whose log-density, score and samples are all exact.
 
 ==================  ===============================================================  ==========
-distribution        law                                                              dimensions
+distribution        definition                                                       dimensions
 ==================  ===============================================================  ==========
 `Gaussian`          N(mean, covariance)                                              any
 `GaussianMixture`   sum_k weights_k N(means_k, covariances_k)                        any
-`Banana`            a Gaussian bent along a parabola, volume preserved               2 or more
+`Banana`            a Gaussian curved along a parabola, volume preserved             2 or more
 `Funnel`            Neal's funnel: a normal that sets the variance of the others     2 or more
 `Ring`              a ridge around a circle, smooth everywhere                       2 or more
 `StudentT`          independent Student-t coordinates                                any
@@ -20,9 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scorematching.distributions.base import Distribution
-from scorematching.distributions.bent import Banana, Funnel, Ring
-from scorematching.distributions.gaussian import Gaussian, GaussianMixture
-from scorematching.distributions.student import StudentT
+from scorematching.distributions.curved import Banana, Funnel, Ring
+from scorematching.distributions.gaussian import (
+    Gaussian,
+    GaussianMixture,
+    standard_normal_log_density,
+)
+from scorematching.distributions.student_t import StudentT
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -33,6 +37,7 @@ __all__ = [
     "GaussianMixture",
     "Ring",
     "StudentT",
+    "standard_normal_log_density",
 ]
 
 DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {

@@ -1,4 +1,4 @@
-"""What every distribution shares, and the checks of their arguments."""
+"""The base class of all distributions, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_generator
 
-Law = TypeVar("Law", bound="Distribution")
+Self = TypeVar("Self", bound="Distribution")
 Array = Tensor | ArrayLike
-LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
     """A distribution on R^D with everything in closed form.
 
-    Subclasses say `_log_density`, `_score` and `_sample`; the public methods check their
+    Subclasses write `_log_density`, `_score` and `_sample`; the public methods check their
     arguments. Points must have the dtype and device of the distribution, see `to`.
 
     Attributes:
@@ -32,8 +31,8 @@ class Distribution(ABC):
 
     Example:
         >>> from scorematching.distributions import Gaussian
-        >>> law: Distribution = Gaussian(torch.zeros(2), torch.eye(2))
-        >>> torch.equal(law.score(torch.ones(1, 2)), -torch.ones(1, 2))
+        >>> p: Distribution = Gaussian(torch.zeros(2), torch.eye(2))
+        >>> torch.equal(p.score(torch.ones(1, 2)), -torch.ones(1, 2))
         True
     """
 
@@ -55,7 +54,7 @@ class Distribution(ABC):
         return self._like.device
 
     def __repr__(self) -> str:
-        """Name the law, its dimension and its dtype."""
+        """Name the distribution, its dimension and its dtype."""
         return f"{type(self).__name__}(dim={self.dim}, dtype={self.dtype})"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -95,7 +94,7 @@ class Distribution(ABC):
         return self._score(x)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n independent points with exactly this law.
+        """Draw n independent points of exactly this distribution.
 
         Args:
             n: number of points.
@@ -109,12 +108,12 @@ class Distribution(ABC):
         return self._sample(n, generator)
 
     def to(
-        self: Law, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Law:
+        self: Self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
         """Copy on another device or in another precision.
 
         Parameters are cast as they are: what float32 has rounded stays rounded, and density, score
-        and samples still belong to one and the same law.
+        and samples still belong to the same distribution.
 
         Args:
             device: where to; None leaves it.
@@ -162,11 +161,6 @@ class Distribution(ABC):
     def _uniform(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Uniform noise in [0, 1)."""
         return torch.rand(shape, generator=generator, dtype=self.dtype, device=self.device)
-
-
-def standard_normal(y: Tensor) -> Tensor:
-    """Log-density of N(0, I), ``(..., D) -> (...)``."""
-    return -0.5 * (y.square().sum(-1) + y.shape[-1] * LOG_2PI)
 
 
 def log_det(triangle: Tensor) -> Tensor:

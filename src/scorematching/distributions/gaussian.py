@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,14 +15,24 @@ from scorematching.distributions.base import (
     component_covariances,
     inverse,
     log_det,
-    standard_normal,
     tensors,
     whitener,
 )
 
 
+def standard_normal_log_density(z: Tensor) -> Tensor:
+    """Log-density of N(0, I), ``(..., D) -> (...)``.
+
+    Example:
+        >>> z = torch.zeros(1, 2)
+        >>> torch.allclose(standard_normal_log_density(z).exp(), torch.tensor(0.5 / math.pi))
+        True
+    """
+    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
+
+
 class Gaussian(Distribution):
-    """The normal law N(mean, covariance).
+    """The normal distribution N(mean, covariance).
 
     With W the whitener, ``W covariance W' = I``, and ``y = W (x - mean)``::
 
@@ -62,7 +74,7 @@ class Gaussian(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         y = (x - self.mean) @ self.whitener.mT
-        return standard_normal(y) + log_det(self.whitener)
+        return standard_normal_log_density(y) + log_det(self.whitener)
 
     def _score(self, x: Tensor) -> Tensor:
         return -(x - self.mean) @ self.precision
@@ -73,7 +85,7 @@ class Gaussian(Distribution):
 
 
 class GaussianMixture(Distribution):
-    """A mixture of K normal laws, ``p(x) = sum_k weights_k N(x; means_k, covariances_k)``.
+    """A mixture of K normal distributions, ``p(x) = sum_k weights_k N(x; means_k, covariances_k)``.
 
     With r_k(x) the posterior probability of component k, ``score = sum_k r_k(x) score_k(x)``.
 
@@ -125,7 +137,7 @@ class GaussianMixture(Distribution):
     def _joint(self, y: Tensor) -> Tensor:
         """Log of weight times density of each component, ``(N, K, D) -> (N, K)``."""
         log_weights = self._log_weights.log_softmax(-1)
-        return standard_normal(y) + log_det(self._whiteners) + log_weights
+        return standard_normal_log_density(y) + log_det(self._whiteners) + log_weights
 
     def _log_density(self, x: Tensor) -> Tensor:
         return self._joint(self._whiten(x)).logsumexp(-1)

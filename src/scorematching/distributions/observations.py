@@ -1,7 +1,7 @@
-"""Laws of data given what a decoder says of them.
+"""Distributions of data given the output of a decoder.
 
-A law is told the decoder's output for every point. Outputs may have axes in front of those of the
-points, for many latents of each: ``output: (*C, N, *event), x: (N, *event) -> (*C, N)``.
+Outputs may have axes in front of those of the points, for many latents of each:
+``output: (*C, N, *event), x: (N, *event) -> (*C, N)``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scorematching._checks import is_number
+from scorematching._shapes import dimension
+from scorematching.distributions.gaussian import standard_normal_log_density
 
 
 class Observation(Protocol):
-    """The law of a point given the decoder's output."""
+    """The distribution of a point given the decoder's output."""
 
     def mean(self, output: Tensor) -> Tensor:
         """The mean of x, of the shape of the output."""
@@ -49,9 +51,9 @@ class BernoulliPixels:
 
     def log_prob(self, output: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)``, ``(*C, N, *event), (N, *event) -> (*C, N)``."""
-        # Two sums read the logits once more than one, but write less. At 40 log(1 + e^l) is l to
-        # the last digit, which torch would assume from 20 on.
-        return _total(x * output, x) - _total(F.softplus(output, threshold=40), x)
+        # Two sums read the logits twice but write less. From 40 on, log(1 + e^l) equals l in
+        # double precision; torch's own threshold is 20.
+        return _flat(x * output, x).sum(-1) - _flat(F.softplus(output, threshold=40), x).sum(-1)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw zeros and ones, of the shape of the logits."""
@@ -86,14 +88,13 @@ class NormalPixels:
             )
 
     def mean(self, output: Tensor) -> Tensor:
-        """Means of pixels, which the output is."""
+        """Means of pixels: the output itself."""
         return output
 
     def log_prob(self, output: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)``, ``(*C, N, *event), (N, *event) -> (*C, N)``."""
         errors = (x - output) * math.exp(-self.log_std)
-        constant = x.shape[1:].numel() * (self.log_std + 0.5 * math.log(2 * math.pi))
-        return -0.5 * _total(errors.square(), x) - constant
+        return standard_normal_log_density(_flat(errors, x)) - dimension(x) * self.log_std
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw pixels, of the shape of the means."""
@@ -103,6 +104,6 @@ class NormalPixels:
         return output + math.exp(self.log_std) * eps
 
 
-def _total(values: Tensor, x: Tensor) -> Tensor:
-    """The sum over the axes of a point, ``(*C, N, *event) -> (*C, N)``."""
-    return values.reshape(*values.shape[: values.ndim - x.ndim + 1], -1).sum(-1)
+def _flat(values: Tensor, x: Tensor) -> Tensor:
+    """One axis for those of a point, ``(*C, N, *event) -> (*C, N, D)``."""
+    return values.reshape(*values.shape[: values.ndim - x.ndim + 1], -1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_look, check_count, check_flag, is_number
+from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching.estimators.base import ScoreEstimator
 from scorematching.fields import VectorField
 from scorematching.kernels import (
@@ -266,7 +266,7 @@ def _count(mu: Tensor, mass: float) -> Tensor:
 def _check_kept(mu: Tensor, kept: Tensor) -> None:
     # Eigenvalues at the level of rounding are noise, and so are their inverses.
     floor = mu[..., :1] * mu.shape[-1] * torch.finfo(mu.dtype).eps
-    if can_look(mu) and bool((kept & (mu <= floor)).any()):
+    if can_read_values(mu) and bool((kept & (mu <= floor)).any()):
         rank = int((mu > floor).sum(-1).min())
         raise ValueError(
             f"num_eigen must be at most {rank}, the rank of the kernel matrix to rounding, got "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_look, is_number
+from scorematching._checks import can_read_values, is_number
 from scorematching.estimators.base import ScoreEstimator
 from scorematching.fields import VectorField
 from scorematching.kernels import (
@@ -221,7 +221,7 @@ def _check_eta(eta: float) -> None:
 
 
 def _check_factor(info: Tensor, eta: float) -> None:
-    if can_look(info) and bool(info.any()):
+    if can_read_values(info) and bool(info.any()):
         raise ValueError(
             f"eta must be large enough for a kernel matrix that is not singular, got {eta!r} in "
             f"{int((info > 0).sum())} sets of samples; repeated samples, or a wide bandwidth, need "

@@ -1,5 +1,6 @@
 """Models: log-densities, score networks and auto-encoders."""
 
+from scorematching.distributions.bases import GeneralisedGaussian
 from scorematching.models.autoencoders import (
     VAE,
     WAE,
@@ -7,7 +8,7 @@ from scorematching.models.autoencoders import (
     ImplicitVAE,
     NormalPixels,
 )
-from scorematching.models.dkef import DKEF, GeneralisedGaussian
+from scorematching.models.dkef import DKEF
 from scorematching.models.networks import ConditionalMLP, MLPDensity, ScoreNetwork
 from scorematching.models.nice import NICE
 

@@ -17,6 +17,7 @@ from scorematching.closed_form import (
     quadratic_form,
     solve_linear,
 )
+from scorematching.distributions.bases import GaussianBase
 
 
 class DKEF(nn.Module):
@@ -142,7 +143,7 @@ class DKEF(nn.Module):
         self, objective: Any, x: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
         """The best alpha at points ``x: (N, D)``, ``(L,)``, with its graph."""
-        return solve_linear(objective, self._selectable, self.base, x, self.lam, generator)
+        return solve_linear(self._selectable, self.base, x, objective, self.lam, generator)
 
     def fit_alpha(
         self,
@@ -181,9 +182,9 @@ class DKEF(nn.Module):
         check_count(chunk_size, "chunk_size", "100 points at a time suit most caches")
         first, *rest = x.split(chunk_size)
         noise = objective.draw(first, generator)
-        form = quadratic_form(objective, self._selectable, self.base, first, noise)
+        form = quadratic_form(self._selectable, self.base, first, objective, noise)
         for chunk in rest:
-            form = form.update(objective, self._selectable, self.base, chunk, generator)
+            form = form.update(self._selectable, self.base, chunk, objective, generator)
         return form
 
     def two_stage_loss(
@@ -274,68 +275,6 @@ class FeatureNetworks(nn.Module):
 
     def _by_network(self, h: Tensor) -> Tensor:
         return h.unflatten(-1, self.shape).movedim(-2, 0)
-
-
-class GaussianBase(nn.Module):
-    """The normal log-density of mean zero, up to its constant: ``-|x|^2 / (2 scale^2)``.
-
-    Args:
-        scale: standard deviation.
-
-    Example:
-        >>> GaussianBase(scale=2.0)(torch.ones(1, 4)).item()
-        -0.5
-    """
-
-    def __init__(self, scale: float = 2.0) -> None:
-        """Keep the scale."""
-        super().__init__()
-        check_positive(scale, "scale", "2.0 suits whitened data")
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Log-density, ``(N, D) -> (N,)``."""
-        return -0.5 / self.scale**2 * x.square().sum(-1)
-
-
-class GeneralisedGaussian(nn.Module):
-    """A product of densities with tails of any weight, all of it trained.
-
-    ``log q0(x) = -sum_d |x_d - mu_d|^beta_d / (2 scale_d^2)`` with ``beta > 1``, and with
-    ``|u|`` written ``sqrt(u^2 + 0.01)``, since powers below two have no second derivative at
-    zero. It starts as a normal: beta = 2.
-
-    Args:
-        dim: D, number of coordinates.
-        scale: initial scale of every coordinate.
-
-    Reference: Wenliang et al. (2019), Section 3.2.
-
-    Example:
-        >>> q0 = GeneralisedGaussian(dim=4, scale=2.0)
-        >>> x = torch.ones(1, 4)
-        >>> torch.allclose(q0(x) - q0(0 * x), GaussianBase(scale=2.0)(x))
-        True
-    """
-
-    def __init__(self, dim: int, scale: float = 2.0) -> None:
-        """Start at a normal."""
-        super().__init__()
-        check_count(dim, "dim", "it is the number of coordinates")
-        check_positive(scale, "scale", "2.0 suits whitened data")
-        self.location = nn.Parameter(torch.zeros(dim))
-        self.log_scale = nn.Parameter(torch.full((dim,), math.log(scale)))
-        self.log_excess_power = nn.Parameter(torch.zeros(dim))
-
-    @property
-    def power(self) -> Tensor:
-        """Beta, ``(D,)``, above one."""
-        return 1 + self.log_excess_power.exp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Log-density, ``(N, D) -> (N,)``."""
-        magnitude = torch.pow((x - self.location).square() + 0.01, 0.5 * self.power)
-        return -0.5 * (magnitude * torch.exp(-2 * self.log_scale)).sum(-1)
 
 
 def _initial_bandwidths(num: int, given: Sequence[float] | None) -> list[float]:

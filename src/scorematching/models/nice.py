@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching._checks import check_count, check_generator
+from scorematching.distributions import standard_normal_log_density
 from scorematching.models.networks import mlp
 
 
@@ -41,16 +41,12 @@ def _sample_logistic(
     return torch.logit(u, eps=torch.finfo(like.dtype).eps / 2)
 
 
-def _normal(z: Tensor) -> Tensor:
-    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
-
-
 def _logistic(z: Tensor) -> Tensor:
     return (2 * F.logsigmoid(z) - z).sum(-1)
 
 
 PRIORS = {
-    "normal": Prior(_normal, _sample_normal),
+    "normal": Prior(standard_normal_log_density, _sample_normal),
     "logistic": Prior(_logistic, _sample_logistic),
 }
 """Laws of the latents by name; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""

@@ -1,4 +1,4 @@
-"""The law that every objective shares."""
+"""The law that every objective shares, ``loss = 0.5 |first|^2 + second``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scorematching.types import Terms
 class Objective:
     """A loss per point, ``objective(model, x, generator=None) -> (N,)``, never reduced.
 
-    An objective draws its noise, asks the field one question and does arithmetic:
-    ``loss = 0.5 * first.square().sum(-1) + second``. A member of this law writes `terms` (and
-    `draw`, where it needs noise); an objective outside it writes `loss` instead.
+    An objective draws its noise, asks the field one question and combines the answers by `law`.
+    A subclass writes `terms` (and `draw`, where it needs noise); one that is not of this form
+    writes `loss` instead.
 
     Example:
-        An objective of one's own is one method.
+        An objective of your own is one method.
 
         >>> class HalfSquaredScore(Objective):
         ...     def terms(self, field, x, noise=None):
@@ -48,7 +48,7 @@ class Objective:
                 the wrong shape or ignores x.
         """
         field = as_field(model)
-        check_batch(x)  # the field looks at the values
+        check_batch(x)  # the field checks that x is finite
         check_generator(generator, x)
         loss = self.loss(field, x, self.draw(x, generator))
         check_log_density(loss, x, feature_axes=0)
@@ -72,8 +72,12 @@ class Objective:
 
     def loss(self, field: Field, x: Tensor, noise: Any) -> Tensor:
         """The loss of every point, ``(N,)``, for noise that has been drawn: deterministic."""
-        first, second = self.terms(field, x, noise)
-        return 0.5 * first.square().sum(-1) + second
+        return law(self.terms(field, x, noise))
+
+
+def law(terms: Terms) -> Tensor:
+    """The loss of every point, ``0.5 |first|^2 + second``, ``(N,)``."""
+    return 0.5 * terms.first.square().sum(-1) + terms.second
 
 
 def require_log_density(field: Field, objective: Objective) -> LogDensityField:

@@ -22,7 +22,8 @@ class FiniteDifferenceSSM(Sliced):
     ``precision * |f| / eps^2``. Cost: 2 M + 1 evaluations.
 
     Args:
-        projection: law of the directions, with ``E[v v'] = I``.
+        projection: distribution of the directions, with ``E[v v'] = I``; not `SplitRademacher`,
+            since the loss is not quadratic in v.
         num_projections: M, directions per point.
         eps: length of the step, in the units of x.
 

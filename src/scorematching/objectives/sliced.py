@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from dataclasses import field as default
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,22 +13,27 @@ from torch import Tensor
 from scorematching._checks import check_count, is_number
 from scorematching._shapes import event_axes, flatten_event
 from scorematching.fields import Field, directions, project
-from scorematching.objectives.base import Objective
-from scorematching.projections import Projection, Rademacher
+from scorematching.objectives.base import Objective, law
+from scorematching.projections import Projection, Rademacher, SplitRademacher
 from scorematching.types import Terms
 
 
 @dataclass(frozen=True)
 class Sliced(Objective):
-    """What the objectives that look along random directions share.
+    """The base of all objectives that use random directions.
 
     Args:
-        projection: law of the directions, with ``E[v v'] = I``.
+        projection: distribution of the directions, with ``E[v v'] = I``.
         num_projections: M, directions per point; one is usually enough.
+
+    Attributes:
+        quadratic: whether the loss is quadratic in v, so that it depends on the directions of a
+            point through the mean of ``v v'`` alone.
     """
 
     projection: Projection = default(default_factory=Rademacher)
     num_projections: int = 1
+    quadratic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -36,6 +41,11 @@ class Sliced(Objective):
             raise TypeError(
                 f"projection must be a Projection, got {self.projection!r}; "
                 "use Rademacher(), Gaussian() or Sphere()"
+            )
+        if self.projection.quadratic_only and not self.quadratic:
+            raise ValueError(
+                f"projection must suit a loss that is not quadratic in v, as that of "
+                f"{type(self).__name__}, got {self.projection}; use Rademacher()"
             )
         check_count(self.num_projections, "num_projections", "one per point is a good default")
 
@@ -52,7 +62,7 @@ class SlicedScoreMatching(Sliced):
     over v is exact score matching. Cost: one Hessian-vector product per direction.
 
     Args:
-        projection: law of the directions, with ``E[v v'] = I``.
+        projection: distribution of the directions, with ``E[v v'] = I``.
         num_projections: M, directions per point.
 
     Reference: Song et al. (2019), Eq. (5) and Algorithm 1.
@@ -68,6 +78,9 @@ class SlicedScoreMatching(Sliced):
         >>> torch.allclose(sliced, ScoreMatching()(normal, x))
         True
     """
+
+    projection: Projection = default(default_factory=SplitRademacher)
+    quadratic: ClassVar[bool] = True
 
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: projected scores over sqrt(M), ``(N, *F, M)``; second: curvature along v."""
@@ -88,7 +101,7 @@ class SlicedScoreMatchingVR(Sliced):
     independent of the directions it multiplies and the expectation stays exact.
 
     Args:
-        projection: law of the directions, with ``E[v v'] = I``.
+        projection: distribution of the directions, with ``E[v v'] = I``.
         num_projections: M, directions per point.
         beta: coefficient of the control variate, or ``"optimal"``.
 
@@ -100,7 +113,9 @@ class SlicedScoreMatchingVR(Sliced):
         -1.5
     """
 
+    projection: Projection = default(default_factory=SplitRademacher)
     beta: float | str = 1.0
+    quadratic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -126,12 +141,12 @@ class SlicedScoreMatchingVR(Sliced):
 
     def loss(self, field: Field, x: Tensor, noise: Tensor) -> Tensor:
         """The loss of every point, ``(N,)``, at the chosen beta."""
-        first, second = self.terms(field, x, noise)
-        loss = 0.5 * first.square().sum(-1) + second
+        terms = self.terms(field, x, noise)
+        loss = law(terms)
         if self.beta == 1:
             return loss
-        control = _control_variate(first, directions(noise, x))
-        return loss + (1 - self._coefficient(second, control)) * control
+        control = _control_variate(terms.first, directions(noise, x))
+        return loss + (1 - self._coefficient(terms.second, control)) * control
 
     def _coefficient(self, curvature: Tensor, control: Tensor) -> Any:
         """Beta: the given number, or for each half of the batch the other half's optimum."""
@@ -153,7 +168,7 @@ def _optimal_beta(curvature: Tensor, control: Tensor) -> Tensor:
     """The beta of least variance, ``1 + E[(v'Hv) c] / E[c^2]``, held within [0, 2]."""
     spread = control.square().sum()
     slope = ((curvature - curvature.mean()) * control).sum() / spread
-    # c vanishes where it cannot help (D = 1 with signs, say): any beta will do.
+    # Where c is zero (signs with D = 1, for example) every beta gives the same loss.
     return torch.where(spread > 0, 1 + slope, torch.ones_like(spread)).clamp(0, 2)
 
 

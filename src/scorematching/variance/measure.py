@@ -1,11 +1,11 @@
-"""Measuring variances and times."""
+"""Measurement of variances and times."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any
 
@@ -17,40 +17,40 @@ from scorematching._shapes import dimension
 from scorematching.fields import Field, as_field
 from scorematching.objectives import SlicedScoreMatching, SlicedScoreMatchingVR
 from scorematching.objectives.sliced import Sliced
-from scorematching.projections import Gaussian, Projection, Rademacher, Sphere
+from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
 from scorematching.variance.report import VarianceReport, VarianceRow, quotient, ratio
 
-LAWS: tuple[Projection, ...] = (
-    Rademacher(orthogonal=False, balanced=False),
-    Rademacher(),
+PROJECTIONS: tuple[Projection, ...] = (
     Rademacher(balanced=False),
+    Rademacher(),
+    SplitRademacher(),
     Gaussian(),
     Sphere(),
 )
-"""The laws that are compared unless others are asked for; the first is the reference."""
+"""Distributions of directions that are compared by default; the first is the reference."""
 
 _CHUNKS = 32
 _CHUNK_REPEATS = 4
-_ROUNDING = 32.0  # units in the last place that a sum of this kind may be off by
+_ROUNDING = 32.0  # rounding error of such a sum, in units of the last place
 
 
 def variance_report(
-    objective: Sliced,
     model: Any,
     x: Tensor,
+    objective: Sliced,
     num_projections: Sequence[int] = (1, 2, 4, 8),
     repeats: int = 32,
     generator: torch.Generator | None = None,
     show: bool = True,
     *,
     parameters: Iterable[Tensor] | None = None,
-    projections: Sequence[Projection] = LAWS,
+    projections: Sequence[Projection] | None = None,
 ) -> VarianceReport:
     """Variance of a sliced objective due to its directions, and what lowering it costs.
 
-    For every law and M the directions are drawn ``repeats`` times at the same points; the sample
-    variances of the mean loss and of its parameter gradient are unbiased, the former with a
-    relative standard error of about ``sqrt(2 / (repeats - 1))``, the latter with less.
+    For every distribution and M the directions are drawn ``repeats`` times at the same points;
+    the sample variances of the mean loss and of its parameter gradient are unbiased, the former
+    with a relative standard error of about ``sqrt(2 / (repeats - 1))``, the latter with less.
 
     Variance due to data is measured by analysis of variance: x is cut at random into 32 chunks
     (fewer if it has fewer points), each is evaluated with 4 independent draws of independent
@@ -58,27 +58,28 @@ def variance_report(
     within chunks explains, is scaled to N points. That of the loss is uncertain by about a
     quarter, that of the gradient by less.
 
-    Plain SSM and SSM-VR are shown beside the objective, at its own law and the first M.
-    Cost: about ``repeats`` evaluations per law and M. Nothing is changed: no parameter's
+    Plain SSM and SSM-VR are shown beside the objective, with its own projection and the first M.
+    Cost: about ``repeats`` evaluations per distribution and M. Nothing is changed: no parameter's
     ``grad``, not x, and not torch's global random state.
 
     Args:
-        objective: `SlicedScoreMatching`, `SlicedScoreMatchingVR` or `FiniteDifferenceSSM`.
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
         x: a batch of points ``(N, *event)``, of the size used in training.
+        objective: `SlicedScoreMatching`, `SlicedScoreMatchingVR` or `FiniteDifferenceSSM`.
         num_projections: the M to compare.
         repeats: draws of the directions, at least 2.
         generator: source of randomness; None is a copy of torch's default generator.
         show: whether to print the table.
         parameters: what the gradient is taken in; None is ``model.parameters()`` of a module and
             nothing for any other model, a `Field` included: give those of the network it wraps.
-        projections: laws to compare; the objective's own is always among them.
+        projections: distributions to compare, beside the objective's own; None is those of
+            `PROJECTIONS` that the objective accepts.
 
     Returns:
         The rows, the variance due to data and the suggested M.
 
     Raises:
-        TypeError: the objective has no projections.
+        TypeError: the objective draws no directions.
         ValueError: fewer than two points or repeats, or parameters that the loss ignores.
 
     Example:
@@ -86,7 +87,7 @@ def variance_report(
 
         >>> diagonal = lambda x: -0.5 * (x.square() * torch.tensor([1.0, 2.0, 3.0])).sum(-1)
         >>> x = torch.randn(8, 3)
-        >>> report = variance_report(SlicedScoreMatchingVR(), diagonal, x, show=False)
+        >>> report = variance_report(diagonal, x, SlicedScoreMatchingVR(), show=False)
         >>> report.reference.loss_variance, report.data_loss_variance > 0
         (0.0, True)
     """
@@ -96,7 +97,8 @@ def variance_report(
         source = _copy_of_default(x) if generator is None else generator
         wanted = tuple(_parameters(model) if parameters is None else parameters)
         probe = _Probe(as_field(model), x.detach().clone(), wanted, repeats, source)
-        report = _assemble(probe, objective, tuple(num_projections), projections)
+        variants = _variants(objective, tuple(num_projections), projections)
+        report = _assemble(probe, objective, variants)
     if show:
         report.show()
     return report
@@ -117,13 +119,13 @@ class _Measured:
 
 
 class _Spread:
-    """Running mean and variance of vectors, kept relative to the first one against rounding."""
+    """Running mean and variance of vectors, relative to the first one to limit rounding errors."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, value: Tensor) -> None:
-        """Take one more vector ``(K,)``."""
+        """Add one vector ``(K,)``."""
         if self.count == 0:
             self.first = value
             self.total, self.squares = torch.zeros_like(value), torch.zeros_like(value)
@@ -143,7 +145,7 @@ class _Spread:
 
 @dataclass(frozen=True, eq=False)
 class _Probe:
-    """What all measurements share: a field, points, parameters and a source of directions."""
+    """The field, points, parameters and source of randomness of all measurements."""
 
     field: Field
     x: Tensor
@@ -170,21 +172,21 @@ class _Probe:
     def measure(self, objective: Sliced, scale: Tensor) -> _Measured:
         """Variance over directions, and the median time."""
         spread, seconds = _Spread(), []
-        self.evaluate(objective, self.x)  # the first call pays for what later ones find ready
+        self.evaluate(objective, self.x)  # the first call includes one-time work
         for _ in range(self.repeats):
             start = self._now()
             value = self.evaluate(objective, self.x)
             seconds.append(self._now() - start)
             spread.add(_vector(value))
-        # What rounding alone can produce is no variance: without this, zero would not be zero.
+        # A variance of the size of rounding errors counts as zero.
         floor = (_ROUNDING * torch.finfo(self.x.dtype).eps) ** 2 * scale
         return self._summarise(spread.variance, floor, median(seconds))
 
     def data(self, objective: Sliced) -> tuple[_Measured, Tensor]:
         """Variance over data, and the mean square of one point's loss and gradient, ``(2,)``."""
-        # Balanced directions would tie the chunks together; independent ones leave them apart.
-        law = replace(objective.projection, balanced=False)
-        objective = replace(objective, projection=law)
+        # Chunks must be independent of each other, so their directions are not balanced.
+        projection = replace(objective.projection, balanced=False)
+        objective = replace(objective, projection=projection)
         n, size = len(self.x), len(self.x) // min(_CHUNKS, len(self.x))
         order = torch.randperm(n, generator=self.generator, device=self.x.device)
         between, within = _Spread(), torch.zeros(())
@@ -201,7 +203,7 @@ class _Probe:
         return measured, torch.stack([total[0], total[1:].sum()])
 
     def _summarise(self, variance: Tensor, floor: Tensor, seconds: float) -> _Measured:
-        """Loss and total gradient variance; what does not exceed the floor ``(2,)`` is zero."""
+        """Variances of the loss and, in total, of the gradient; zero up to the floor ``(2,)``."""
         parts = torch.stack([variance[0], variance[1:].sum()])
         loss, gradient = torch.where(parts > floor, parts, torch.zeros_like(parts)).tolist()
         return _Measured(loss, gradient if self.parameters else None, seconds)
@@ -212,14 +214,11 @@ class _Probe:
         return time.perf_counter()
 
 
-def _assemble(
-    probe: _Probe, objective: Sliced, counts: tuple[int, ...], projections: Sequence[Projection]
-) -> VarianceReport:
-    """Measure everything and put it together."""
+def _assemble(probe: _Probe, objective: Sliced, variants: list[Sliced]) -> VarianceReport:
+    """Measure the variants of an objective and the variance due to data."""
     data, scale = probe.data(objective)
-    first = replace(objective, projection=LAWS[0], num_projections=1)
+    first = replace(objective, projection=PROJECTIONS[0], num_projections=1)
     reference = probe.measure(first, scale)
-    variants = _variants(objective, counts, projections)
     measured = [reference if v == first else probe.measure(v, scale) for v in variants]
     rows = tuple(_row(v, m, reference, data) for v, m in zip(variants, measured, strict=True))
     own = [row for v, row in zip(variants, rows, strict=True) if _is_own(v, objective)]
@@ -238,24 +237,26 @@ def _assemble(
 
 
 def _variants(
-    objective: Sliced, counts: tuple[int, ...], projections: Sequence[Projection]
+    objective: Sliced, counts: tuple[int, ...], projections: Sequence[Projection] | None
 ) -> list[Sliced]:
-    """The objective under every law and M, then its relatives under its own law."""
-    law = objective.projection
-    laws = [*projections] if law in projections else [*projections, law]
-    relatives = [
-        kind(projection=law, num_projections=counts[0])
+    """The objective with every projection and M, then plain SSM and SSM-VR with its own."""
+    own = objective.projection
+    if projections is None:
+        projections = [p for p in PROJECTIONS if objective.quadratic or not p.quadratic_only]
+    every = [*projections] if own in projections else [*projections, own]
+    related = [
+        kind(projection=own, num_projections=counts[0])
         for kind in (SlicedScoreMatching, SlicedScoreMatchingVR)
         if kind is not type(objective)
     ]
     return [
-        *(replace(objective, projection=p, num_projections=m) for p in laws for m in counts),
-        *relatives,
+        *(replace(objective, projection=p, num_projections=m) for p in every for m in counts),
+        *related,
     ]
 
 
 def _cheapest(rows: list[VarianceRow]) -> int:
-    """The smallest M of about the least total cost."""
+    """The smallest M whose total cost is within 5% of the least."""
     enough = 1.05 * min(row.total_cost for row in rows)
     return min(row.num_projections for row in rows if row.total_cost <= enough)
 
@@ -285,13 +286,13 @@ def _vector(value: list[Tensor]) -> Tensor:
 
 
 def _parameters(model: Any) -> Iterable[Tensor]:
-    """What a module trains; nothing for other models."""
+    """The parameters of a module that need gradients; none for other models."""
     module = isinstance(model, nn.Module)
     return [p for p in model.parameters() if p.requires_grad] if module else []
 
 
 def _copy_of_default(x: Tensor) -> torch.Generator:
-    """A generator that goes on where torch's default one stands, and leaves it there."""
+    """A new generator in the state of torch's default one."""
     state = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
     generator = torch.Generator(x.device)
     generator.set_state(state)
@@ -300,16 +301,16 @@ def _copy_of_default(x: Tensor) -> torch.Generator:
 
 def _label(projection: Projection) -> str:
     """A short name, such as "Rademacher balanced"; with both options "Rademacher both"."""
-    names = {(False, False): "iid", (True, False): "orthogonal", (False, True): "balanced"}
-    option = names.get((projection.orthogonal, projection.balanced), "both")
-    return f"{type(projection).__name__} {option}"
+    options = [f.name for f in fields(projection) if f.init and getattr(projection, f.name) is True]
+    none = "unbalanced" if projection.quadratic_only else "iid"
+    return f"{type(projection).__name__} {'both' if len(options) > 1 else [*options, none][0]}"
 
 
 def _check_arguments(objective: Any, x: Any, num_projections: Any, repeats: Any) -> None:
     if not isinstance(objective, Sliced):
         raise TypeError(
-            f"objective must be sliced, got {objective!r}, which draws no projections; use "
-            "SlicedScoreMatching(), SlicedScoreMatchingVR() or FiniteDifferenceSSM()"
+            f"objective must be sliced, got {type(objective).__name__}, which draws no directions; "
+            "call variance_report(model, x, SlicedScoreMatchingVR())"
         )
     check_points(x)
     if len(x) < 2:

@@ -1,4 +1,4 @@
-"""What a variance report holds, and how it prints."""
+"""The results of a variance report, and how they are printed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class VarianceRow:
-    """One law of directions, at one number of them.
+    """One distribution of directions with one M.
 
     Attributes:
         objective: name of the objective.
-        projection: name of the law.
+        projection: name of the distribution.
         num_projections: M, directions per point.
         loss_variance: variance over directions of the batch's mean loss.
         loss_relative: the same, relative to independent Rademacher directions with M = 1.
@@ -40,26 +40,26 @@ class VarianceRow:
 
 @dataclass(frozen=True)
 class VarianceReport:
-    """What `variance_report` found; prints as a table.
+    """The results of `variance_report`; prints as a table.
 
     Attributes:
         objective: name of the objective.
-        projection: name of the objective's own law.
+        projection: name of the objective's own projection.
         points: N, the size of the batch that all variances belong to.
         dim: D, coordinates of one point.
         repeats: independent draws of the directions behind each row.
         reference: the row of independent Rademacher directions with M = 1.
         data_loss_variance: variance of the batch's mean loss over draws of the data.
         data_gradient_variance: the same of its gradient; None without parameters.
-        rows: one for each law and M, and one for each related objective.
-        suggested: the smallest M whose `VarianceRow.total_cost` is within a twentieth, about what
-            times are uncertain by, of the least for the objective's own law.
+        rows: one for each projection and M, and one for each related objective.
+        suggested: the smallest M whose `VarianceRow.total_cost` is within 5%, about the
+            uncertainty of times, of the least for the objective's own projection.
 
     Example:
         >>> import torch
         >>> from scorematching import SlicedScoreMatchingVR, variance_report
         >>> normal = lambda x: -0.5 * x.square().sum(-1)
-        >>> report = variance_report(SlicedScoreMatchingVR(), normal, torch.ones(4, 2), show=False)
+        >>> report = variance_report(normal, torch.ones(4, 2), SlicedScoreMatchingVR(), show=False)
         >>> {row["projection"] for row in report.as_rows() if row["loss_variance"] > 0}
         {'Gaussian iid'}
     """
@@ -80,7 +80,7 @@ class VarianceReport:
         return [asdict(row) for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain numbers, strings, lists and dictionaries."""
+        """All results as numbers, strings, lists and dictionaries."""
         return {**asdict(self), "rows": self.as_rows()}
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ _HEADINGS = (
     ("", "", "loss", "gradient", "time", "time x", "time x (data"),
     ("projection", "M", "variance", "variance", "(ms)", "variance", "+ variance)"),
 )
-_WIDTHS = (21, 3, 9, 9, 8, 9, 13)
+_WIDTHS = (24, 3, 9, 9, 8, 9, 13)
 
 
 def _join(cells: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.engine.pairing import Pairing
-from scorematching.derivatives.engine.tape import Push, Tape, lift, on_full, times, widen
+from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift, on_full, times, widen
 from scorematching.derivatives.engine.trace import Traced, Untraceable, name_of
 
 Signs = Callable[[Tensor], Tensor]
@@ -82,13 +82,15 @@ class Squares(Pairing):
         y: Tensor,
         push: Push,
         axis: int | None,
-        square: Push | None = None,
+        coefficients: Any = None,
         shared: bool = False,
     ) -> Traced:
         """Squared coefficients."""
-        if square is None:
-            raise Untraceable("a linear operation whose squared coefficients are not known")
-        return self.emit([x], y, on_full(square, x), None, axis)
+        if coefficients is None:
+            raise Untraceable("a linear operation whose coefficients are not known")
+        if coefficients is not ONES:
+            push = partial(_with, push, _squared(coefficients))
+        return self.emit([x], y, on_full(push, x), None, axis)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
         """Squares add, without the term for their correlation."""
@@ -108,6 +110,16 @@ class Squares(Pairing):
     def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
         """Refuse an operation without a rule."""
         raise Untraceable(f"{name_of(func)}: no rule for it")
+
+
+def _with(push: Push, coefficients: Any, t: Tensor) -> Tensor:
+    return push(t, coefficients)
+
+
+def _squared(coefficients: Any) -> Any:
+    if isinstance(coefficients, list):
+        return [c * c for c in coefficients]
+    return coefficients * coefficients
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,10 @@ class Trailing(partial[Tensor]):
     """A push that acts on trailing axes only, so it also takes one tangent without its axis."""
 
 
+ONES = object()
+"""Coefficients that are zeros and ones, their own squares."""
+
+
 class Tape:
     """Receives the operations of a model; one subclass for each use of a trace.
 
@@ -116,13 +120,15 @@ class Tape:
         y: Tensor,
         push: Push,
         axis: int | None,
-        square: Push | None = None,
+        coefficients: Any = None,
         shared: bool = False,
     ) -> Traced:
-        """``y = A x + b`` with ``push`` applying A, and ``square`` A's squared coefficients.
+        """``y = A x + b`` with ``push`` applying A.
 
-        ``square`` is None where they are not known. Where A acts on every point alike
-        (``shared``), tangents that are the same for all points stay unexpanded.
+        Where A acts on every point alike (``shared``), tangents that are the same for all points
+        stay unexpanded. ``coefficients`` are those of A, for tapes that need others in their
+        place, with ``push(t, coefficients)`` applying them; `ONES` for coefficients of zero and
+        one, None where they are not known.
         """
         return self.emit([x], y, push if shared else on_full(push, x), None, axis)
 

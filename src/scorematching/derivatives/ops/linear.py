@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scorematching._shares import note, noted
-from scorematching.derivatives.engine.tape import Push, Tape, lift
+from scorematching import _directions
+from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.registry import Operation, declare, structural
 
@@ -52,7 +52,7 @@ def _rows(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise NoRule
     y = call.func(x.p, *args, **kwargs)
     push = on_rows(x, y, lambda t: call.func(t, *args, **kwargs))
-    return call.tape.linear(x, y, push, 0, push if call.operation.facts.selection else None)
+    return call.tape.linear(x, y, push, 0, ONES if call.operation.facts.selection else None)
 
 
 def on_rows(x: Traced, y: Tensor, op: Push) -> Push:
@@ -81,7 +81,7 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
     """A linear map whose coefficients are zeros and ones, their own squares."""
-    z = tape.linear(x, y, push, axis, push)
+    z = tape.linear(x, y, push, axis, ONES)
     if y is x.p or y._is_view():
         x.viewed = z.viewed = True
     return z
@@ -164,12 +164,10 @@ def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     axis = 0 if x.axis == 0 and y.ndim and y.shape[0] % call.tape.num_points == 0 else None
     if x.axis is not None and axis is None:
         axis = _axis_after_reshape(x.p.shape, y.shape, x.axis)
-    same_points = axis == 0 and y.shape[0] == x.p.shape[0]
 
     def push(t: Tensor) -> Tensor:
-        reshaped = t.reshape(t.shape[0], *y.shape)
-        reshaped = reshaped if t.dtype == y.dtype else reshaped.to(y.dtype)
-        return note(reshaped, noted(t)) if same_points else reshaped
+        reshaped = _directions.reshape(t, (t.shape[0], *y.shape))
+        return reshaped if t.dtype == y.dtype else reshaped.to(y.dtype)
 
     return selection(call.tape, x, y, push, axis)
 
@@ -281,4 +279,4 @@ def pad(call: Call, x: Traced, pad: Any, mode: str = "constant", value: float | 
     op: Push = lambda t: F.pad(t, pad, mode, 0.0 if mode == "constant" else None)  # noqa: E731
     untouched = 2 * (x.p.ndim - 1) >= len(pad) and x.axis == 0
     push = on_rows(x, y, op) if x.axis == 0 and y.shape[0] == x.p.shape[0] else torch.func.vmap(op)
-    return call.tape.linear(x, y, push, 0 if untouched else None, push)
+    return call.tape.linear(x, y, push, 0 if untouched else None, ONES)

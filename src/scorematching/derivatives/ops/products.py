@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from scorematching._shares import WORTH, noted
-from scorematching.derivatives.engine.tape import Push, Trailing, lift
+from scorematching import _directions
+from scorematching.derivatives.engine.tape import ONES, Push, Trailing, lift
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops import elementwise
 from scorematching.derivatives.ops.linear import broadcast_axis, on_rows
@@ -25,9 +24,10 @@ def add(call: Call, input: Any, other: Any, *, alpha: float = 1, sign: float = 1
     if isinstance(a, Traced) and isinstance(b, Traced):
         return call.tape.add(a, b, y, sign * alpha, broadcast_axis(y, a, b))
     x, scale = (a, 1.0) if isinstance(a, Traced) else (b, sign * alpha)
-    push: Push = (lambda t: lift(t, y.ndim)) if scale == 1 else lambda t: lift(scale * t, y.ndim)
-    square: Push = lambda t: lift(scale * scale * t, y.ndim)  # noqa: E731
-    return call.tape.linear(x, y, push, broadcast_axis(y, x), square, shared=True)
+    if scale == 1:
+        return call.tape.linear(x, y, lambda t: lift(t, y.ndim), broadcast_axis(y, x), ONES, True)
+    push: Push = lambda t, c=scale: lift(c * t, y.ndim)  # noqa: E731
+    return call.tape.linear(x, y, push, broadcast_axis(y, x), scale, shared=True)
 
 
 @structural("sub", "subtract", "__sub__", "__isub__")
@@ -46,8 +46,8 @@ def mul(call: Call, input: Any, other: Any) -> Any:
             return call.tape.elementwise(a, y, 2 * a.p, torch.full_like(a.p, 2.0))
         return call.tape.product(a, b, y, torch.mul, broadcast_axis(y, a, b))
     x, c = (a, b) if isinstance(a, Traced) else (b, a)
-    push, square = (lambda t: lift(t, y.ndim) * c), (lambda t: lift(t, y.ndim) * (c * c))
-    return call.tape.linear(x, y, push, broadcast_axis(y, x), square, shared=True)
+    push: Push = lambda t, c=c: lift(t, y.ndim) * c  # noqa: E731
+    return call.tape.linear(x, y, push, broadcast_axis(y, x), c, shared=True)
 
 
 @structural("div", "divide", "true_divide", "__truediv__", "__div__", "__itruediv__")
@@ -59,8 +59,8 @@ def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None)
     if isinstance(b, Traced):
         return torch.mul(torch.reciprocal(b), a)
     y = a.p / b
-    push, square = (lambda t: lift(t, y.ndim) / b), (lambda t: lift(t, y.ndim) / (b * b))
-    return call.tape.linear(a, y, push, broadcast_axis(y, a), square, shared=True)
+    push: Push = lambda t, b=b: lift(t, y.ndim) / b  # noqa: E731
+    return call.tape.linear(a, y, push, broadcast_axis(y, a), b, shared=True)
 
 
 @structural("pow", "float_power", "__pow__", "__ipow__")
@@ -104,11 +104,10 @@ def _matrix_on_the_right(call: Call, a: Traced, pb: Tensor, y: Tensor) -> Any:
     axis = None if a.axis == a.p.ndim - 1 or a.p.ndim == 1 else axis
     ndim = y.ndim + 1 if pb.ndim == 1 else y.ndim
 
-    def apply(t: Tensor, matrix: Tensor) -> Tensor:
+    def push(t: Tensor, matrix: Tensor = pb) -> Tensor:
         return lift(_wide(t, a.p, -1), max(ndim, a.p.ndim)) @ matrix
 
-    push, square = (lambda t: apply(t, pb)), (lambda t: apply(t, pb.square()))
-    return call.tape.linear(a, y, push, axis, square, shared=True)
+    return call.tape.linear(a, y, push, axis, pb, shared=True)
 
 
 def _matrix_on_the_left(call: Call, pa: Tensor, b: Traced, y: Tensor) -> Any:
@@ -119,11 +118,10 @@ def _matrix_on_the_left(call: Call, pa: Tensor, b: Traced, y: Tensor) -> Any:
         axis = None
     ndim = max(y.ndim + (pa.ndim == 1), b.p.ndim)
 
-    def apply(t: Tensor, matrix: Tensor) -> Tensor:
+    def push(t: Tensor, matrix: Tensor = pa) -> Tensor:
         return matrix @ lift(_wide(t, b.p, -2), ndim)
 
-    push, square = (lambda t: apply(t, pa)), (lambda t: apply(t, pa.square()))
-    return call.tape.linear(b, y, push, axis, square, shared=True)
+    return call.tape.linear(b, y, push, axis, pa, shared=True)
 
 
 structural("__rmatmul__")(_swap(matmul))
@@ -166,13 +164,10 @@ def linear_layer(call: Call, input: Any, weight: Any, bias: Any = None) -> Any:
     axis = None if x.axis == x.p.ndim - 1 else x.axis
 
     def push(t: Tensor, w: Tensor = weight) -> Tensor:
-        shares = noted(t)
-        if shares is not None and t.ndim == 3 and t.numel() * len(w) >= WORTH:
-            return shares.through(w)
-        return F.linear(t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1]), w)
+        wide = t if t.shape[-1] == w.shape[1] else t.expand(*t.shape[:-1], w.shape[1])
+        return _directions.linear(wide, w)
 
-    square = lambda t: push(t, weight.square())  # noqa: E731
-    return call.tape.linear(x, y, Trailing(push), axis, square, shared=True)
+    return call.tape.linear(x, y, Trailing(push), axis, weight, shared=True)
 
 
 @structural(*[f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], "convolution")
@@ -185,10 +180,10 @@ def convolution(call: Call, input: Any, weight: Any, bias: Any = None, *args: An
     if y.ndim != x.p.ndim or x.axis != 0:
         raise NoRule
 
-    def convolve(w: Tensor) -> Push:
-        return on_rows(x, y, lambda t: call.func(t, w, None, *args, **kw))
+    def push(t: Tensor, w: Tensor = weight) -> Tensor:
+        return on_rows(x, y, lambda rows: call.func(rows, w, None, *args, **kw))(t)
 
-    return call.tape.linear(x, y, convolve(weight), 0, lambda t: convolve(weight.square())(t))
+    return call.tape.linear(x, y, push, 0, weight)
 
 
 @structural("einsum")
@@ -210,7 +205,7 @@ def einsum(call: Call, equation: str, *operands: Any) -> Any:
     }
     axis = axes.pop() if len(axes) == 1 and -1 not in axes else None
     if len(active) == 1:
-        return call.tape.linear(traced[0], y, push, axis, lambda t: push(t, power=2))
+        return call.tape.linear(traced[0], y, lambda t, c=values: push(t, c=c), axis, values)
     return call.tape.product(traced[0], traced[1], y, push, axis)
 
 
@@ -220,9 +215,8 @@ def _einsum_push(
     """The same sum with tangents, which have one axis more, for the traced operands."""
     extra = next(c for c in "ZYXWVUTSRQPONM" if c not in equation)
 
-    def push(*tangents: Tensor, power: int = 1) -> Tensor:
-        words = list(terms)
-        factors = [v if i in active or power == 1 else v**power for i, v in enumerate(values)]
+    def push(*tangents: Tensor, c: list[Tensor] = values) -> Tensor:
+        words, factors = list(terms), list(c)
         for i, t in zip(active, tangents):
             stacked = t.ndim > values[i].ndim
             words[i] = extra + terms[i] if stacked else terms[i]

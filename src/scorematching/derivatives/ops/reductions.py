@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching.derivatives.engine.tape import ONES
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.linear import axes_of, drop_axes
 from scorematching.derivatives.ops.registry import structural
@@ -24,12 +25,13 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
         axis -= sum(d < axis for d in dims)
     operation = torch.sum if call.name == "sum" else torch.mean
     y = operation(x.p, dims, keepdim=keepdim) if ndim else x.p * 1
-    weight = 1.0 if operation is torch.sum else y.numel() / x.p.numel()
+    share = y.numel() / max(x.p.numel(), 1)
 
-    def push(t: Tensor) -> Tensor:
-        return operation(t, [d - ndim for d in dims], keepdim=keepdim) if ndim else t
+    def push(t: Tensor, c: float | None = None) -> Tensor:
+        reduced = operation(t, [d - ndim for d in dims], keepdim=keepdim) if ndim else t
+        return reduced if c is None else reduced * (c / share)
 
-    return call.tape.linear(x, y, push, axis, lambda t: weight * push(t))
+    return call.tape.linear(x, y, push, axis, ONES if operation is torch.sum else share)
 
 
 @structural("softmax", "_softmax", "special_softmax", "_safe_softmax")

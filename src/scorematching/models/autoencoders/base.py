@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_count, check_generator
+from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import Observation
 from scorematching.fields import VectorField
 
@@ -31,7 +31,7 @@ class LatentModel(nn.Module):
 
     def log_prior(self, z: Tensor) -> Tensor:
         """``log N(z; 0, I)``, ``(..., Dz) -> (...)``."""
-        return -0.5 * (z.square().sum(-1) + self.latent_dim * math.log(2 * math.pi))
+        return standard_normal_log_density(z)
 
     def log_likelihood(self, z: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)``, pair by pair: ``(N, Dz), (N, *event) -> (N,)``.

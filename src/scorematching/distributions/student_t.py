@@ -1,4 +1,4 @@
-"""Heavy tails."""
+"""The Student-t distribution."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StudentT(Distribution):
         ``sqrt(nu (u^(-2/nu) - 1)) cos(2 pi w)`` is Student-t.
 
     Example:
-        One degree of freedom is the Cauchy law, with density 1 / pi at the centre.
+        One degree of freedom is the Cauchy distribution, with density 1 / pi at the centre.
 
         >>> torch.allclose(StudentT(1, df=1.0)(torch.zeros(1, 1)).exp(), torch.tensor(1 / math.pi))
         True

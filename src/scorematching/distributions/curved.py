@@ -1,4 +1,4 @@
-"""Laws that are hard on samplers and estimators: banana, funnel and ring."""
+"""Distributions that are difficult for samplers and estimators: banana, funnel and ring."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
-from scorematching.distributions.base import (
-    Distribution,
-    check_dim,
-    normal_cdf,
-    standard_normal,
-)
+from scorematching.distributions.base import Distribution, check_dim, normal_cdf
+from scorematching.distributions.gaussian import standard_normal_log_density
 
 
 class Banana(Distribution):
-    """A normal law bent along a parabola; the bend preserves volume.
+    """A normal distribution curved along a parabola, without a change of volume.
 
     ``x1 ~ N(0, scale^2)``, ``x2 = z + curvature (x1^2 - scale^2)`` with z and all further
     coordinates standard normal. With ``z = x2 - curvature (x1^2 - scale^2)``::
@@ -45,23 +41,25 @@ class Banana(Distribution):
         """Check the arguments."""
         check_dim(dim, "Banana", 2)
         if not math.isfinite(curvature):
-            raise ValueError(f"curvature must be finite, got {curvature}; 0.5 is a mild bend")
+            raise ValueError(f"curvature must be finite, got {curvature}; 0.5 is mild")
         check_positive(scale, "scale", "it is a standard deviation")
         super().__init__(dim)
         self.curvature = curvature
         self.scale = scale
 
-    def _bend(self, x1: Tensor) -> Tensor:
+    def _shift(self, x1: Tensor) -> Tensor:
         return self.curvature * (x1.square() - self.scale**2)
 
     def _straighten(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """First coordinate, second coordinate without the bend, and the rest."""
+        """First coordinate, second coordinate without its shift, and the rest."""
         x1, x2, rest = x[:, :1], x[:, 1:2], x[:, 2:]
-        return x1, x2 - self._bend(x1), rest
+        return x1, x2 - self._shift(x1), rest
 
     def _log_density(self, x: Tensor) -> Tensor:
         x1, z, rest = self._straighten(x)
-        return standard_normal(torch.cat([x1 / self.scale, z, rest], -1)) - math.log(self.scale)
+        return standard_normal_log_density(torch.cat([x1 / self.scale, z, rest], -1)) - math.log(
+            self.scale
+        )
 
     def _score(self, x: Tensor) -> Tensor:
         x1, z, rest = self._straighten(x)
@@ -71,7 +69,7 @@ class Banana(Distribution):
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         z = self._normal((n, self.dim), generator)
         x1 = self.scale * z[:, :1]
-        return torch.cat([x1, z[:, 1:2] + self._bend(x1), z[:, 2:]], -1)
+        return torch.cat([x1, z[:, 1:2] + self._shift(x1), z[:, 2:]], -1)
 
 
 class Funnel(Distribution):
@@ -110,7 +108,7 @@ class Funnel(Distribution):
         x1, rest = x[:, :1], x[:, 1:]
         z = torch.cat([x1 / self.scale, rest * (-x1 / 2).exp()], -1)
         log_volume = math.log(self.scale) + (self.dim - 1) / 2 * x1.squeeze(-1)
-        return standard_normal(z) - log_volume
+        return standard_normal_log_density(z) - log_volume
 
     def _score(self, x: Tensor) -> Tensor:
         x1, rest = x[:, :1], x[:, 1:]
@@ -173,7 +171,7 @@ class Ring(Distribution):
         plane, rest = x[:, :2], x[:, 2:]
         volume = math.pi * self._spread * normal_cdf(self.radius**2 / self._spread)
         z = torch.cat([self._excess(plane), rest], -1)
-        return standard_normal(z) - math.log(volume)
+        return standard_normal_log_density(z) - math.log(volume)
 
     def _score(self, x: Tensor) -> Tensor:
         plane, rest = x[:, :2], x[:, 2:]
@@ -182,7 +180,7 @@ class Ring(Distribution):
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         excess = self._normal((n, 1), generator)
         lowest = -(self.radius**2) / self._spread
-        # Redrawing what lies below the centre is exact, and at most half of it ever does.
+        # Rejection sampling: at least half of all draws are accepted.
         while bool((excess < lowest).any()):
             again = self._normal((n, 1), generator)
             excess = torch.where(excess < lowest, again, excess)

@@ -1,0 +1,24 @@
+"""Whether operations are executed now, or recorded to be executed later with other values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+
+def is_tracing() -> bool:
+    """Whether `torch.compile`, `torch.export` or `make_fx` records the operations.
+
+    Torch has a public function for the first two. `make_fx`, which itself is in
+    ``torch.fx.experimental``, has none; its module's own function is used here and nowhere else.
+    """
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
+def is_recording(x: Tensor) -> bool:
+    """Whether work on the device of x is traced, or captured in a CUDA graph.
+
+    Values are then unknown: they belong to later runs.
+    """
+    return is_tracing() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
