@@ -1,0 +1,91 @@
+"""How the derivatives of a model are taken."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_points
+from scorematching.derivatives.memory import Findings
+from scorematching.derivatives.ops.registry import OPERATIONS
+from scorematching.diagnostics.table import Table
+from scorematching.errors import PerformanceWarning, SmoothnessError
+from scorematching.fields import as_field
+from scorematching.objectives import Objective, SlicedScoreMatchingVR
+
+ROUTES = {"elementwise": "rule", "structural": "rule", "constant buffer": "constant"}
+"""Words of the table for kinds of operations; other kinds are printed as they are."""
+
+
+def explain(
+    model: Any, x: Tensor, objective: Objective | None = None, show: bool = True
+) -> Table:
+    """How an objective differentiates a model, operation by operation.
+
+    The objective is evaluated and differentiated as in training, and the table shows what was
+    done. Routes: "rule", a closed form of the library; "linear", nothing to differentiate twice;
+    "composed", written in simpler operations, which are listed too; "decomposed", the same by
+    torch's own decomposition; "nested jvp", torch's forward mode through that operation alone. The
+    conclusion says whether the model was traced, or what stood in the way, and how smooth it is.
+
+    Args:
+        model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
+        x: a few points ``(N, *event)``.
+        objective: what the model is to be trained with; None is `SlicedScoreMatchingVR`.
+        show: whether to print the table.
+
+    Returns:
+        The table: operation, count, route, smoothness.
+
+    Example:
+        >>> table = explain(lambda x: -x.square().sum(-1), torch.ones(1, 2), show=False)
+        >>> [row[:3] for row in table.rows]
+        [('square', '1', 'rule'), ('sum', '1', 'rule'), ('neg', '1', 'rule')]
+    """
+    check_points(x)
+    field = as_field(model)
+    refusal = ""
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        try:
+            (objective or SlicedScoreMatchingVR())(field, x, torch.Generator(x.device))
+        except SmoothnessError as error:
+            refusal = str(error)
+    findings = field.model.findings
+    table = Table(
+        ("operation", "count", "route", "smoothness"),
+        tuple(
+            (name, str(count), ROUTES.get(kind, kind), _smoothness(name))
+            for (name, kind), count in findings.operations.items()
+            if count > 0
+        ),
+        _conclusion(findings, field.model.route, refusal),
+    )
+    if show:
+        print(table)
+    return table
+
+
+def _conclusion(findings: Findings, route: str, refusal: str) -> str:
+    """Which way the derivatives were taken, and how smooth the model is."""
+    slow = findings.routes.get("curvature") == "reverse" or route == "reverse"
+    if slow:
+        reason = findings.obstacle or 'route="reverse", or a traced answer that was wrong'
+        way = f"not traced, double backward instead ({reason})"
+    elif findings.lost_axis:
+        way = "traced: derivatives carried forward, since the batch axis cannot be followed"
+    else:
+        way = "traced: one reverse pass for all directions"
+    if refusal:
+        return f"{way}\nrefused: {refusal}"
+    return way if findings.smoothness is None else f"{way}\n{findings.smoothness}"
+
+
+def _smoothness(name: str) -> str:
+    """The smoothness of an operation by itself, from the registry."""
+    orders = {op.kink for op in OPERATIONS.values() if op.name == name}
+    order = next((k for k in orders if k is not None), None)
+    return "smooth" if order is None else f"C{order}" if order >= 0 else "may jump"
