@@ -85,7 +85,7 @@ are left. The loss reads the directions of a point only through the mean of `v_j
 share out one vector of signs, each with its own M-th part of the coordinates, times sqrt(M), and
 zeros elsewhere: that mean has expectation I as before, its variance is never above that of
 independent signs (`(D - M) / (D - 1)` times it where M divides D), and every direction meets its
-own columns of the first layer alone. This is what `Rademacher()`, the default, draws where M > 1.
+own columns of the first layer alone. `SplitRademacher`, the default, draws such directions.
 
 Two things are in no column. Elementwise work (softplus and its derivatives) is not free. And
 tracing a model in Python takes its time, whatever the size of its layers: for networks of a few
