@@ -330,7 +330,7 @@ def test_captured_equals_eager(options: dict[str, float]) -> None:
         generator=seeded(2, "cuda"),
         **options,
     )
-    assert len(step._replayed.recorded) == 1
+    assert len(step.executor.recorded) == 1
     assert_near(losses, expected, 1e-9)
     assert_near(ours.parameters(), theirs.parameters(), 1e-9)
     if "ema_decay" in options:
@@ -387,7 +387,7 @@ def test_another_shape_is_recorded_anew() -> None:
     xs = [*batches(5, device="cuda"), *batches(2, 7, device="cuda"), *batches(2, device="cuda")]
     step = cuda_step(ours)
     losses = [step(x) for x in xs]
-    assert len(step._replayed.recorded) == 2
+    assert len(step.executor.recorded) == 2
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     expected, _ = by_hand(
         theirs, SlicedScoreMatchingVR(), optimizer, xs, generator=seeded(2, "cuda")
@@ -418,7 +418,7 @@ def test_a_new_learning_rate_takes_effect(as_tensor: bool) -> None:
     lr = torch.tensor(0.01, device="cuda", dtype=torch.float64) if as_tensor else 0.01
     step = cuda_step(ours, lr=lr)
     losses = with_schedule(step, step.optimizer, xs, rates)
-    assert len(step._replayed.recorded) == (1 if as_tensor else 2)
+    assert len(step.executor.recorded) == (1 if as_tensor else 2)
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     generator = seeded(2, "cuda")
 

@@ -14,9 +14,10 @@ import scorematching as sm
 from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
 from tests.training.problems import (
     EVERYTHING,
+    Interrupted,
     density,
     digits,
-    noisy,
+    interrupted,
     parameters,
     points,
     run_everything,
@@ -25,28 +26,11 @@ from tests.training.problems import (
 )
 
 
-class Interrupted(Exception):
-    """Raised in the middle of a run."""
-
-
-def interrupt_at(batches: int) -> object:
-    left = batches
-
-    def transform(batch: Tensor, generator: torch.Generator) -> Tensor:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Interrupted
-        return noisy(batch, generator)
-
-    return transform
-
-
 @pytest.mark.parametrize("steps", [2, 5, 12, 36])
 def test_resumed_run_has_the_same_digits(steps: int, tmp_path: Path) -> None:
     """Before the first checkpoint, at one that ends an epoch, in an epoch's middle, at the end."""
     with pytest.raises(Interrupted):
-        run_everything(tmp_path, transform=interrupt_at(steps))
+        run_everything(tmp_path, transform=interrupted(steps))
     resumed = run_everything(tmp_path, resume=True, seed=99)
     whole = run_everything(tmp_path / "whole")
     if steps > 5:
@@ -58,7 +42,7 @@ def test_resumed_run_has_the_same_digits(steps: int, tmp_path: Path) -> None:
 
 def test_finished_run_is_not_run_again(tmp_path: Path) -> None:
     whole = run_everything(tmp_path)
-    again = run_everything(tmp_path, resume=True, transform=interrupt_at(0))
+    again = run_everything(tmp_path, resume=True, transform=interrupted(0))
     assert digits(whole) == digits(again)
 
 
