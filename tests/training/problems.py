@@ -92,6 +92,7 @@ def run_everything(
     transform: Callable[..., Tensor] = noisy,
     objective: Any = None,
     seed: int = 2,
+    executor: str = "auto",
 ) -> tuple[sm.models.MLPDensity, TrainResult]:
     model = density()
     result = train(
@@ -104,6 +105,7 @@ def run_everything(
         generator=seeded(seed),
         folder=folder,
         resume=resume,
+        executor=executor,
     )
     return model, result
 

@@ -185,6 +185,16 @@ def test_weights_are_averaged_where_there_is_an_average(tmp_path: Path) -> None:
         load_weights(loaded, tmp_path / "elsewhere")
 
 
+def test_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """Whose configuration had a setting that is gone."""
+    with pytest.raises(Interrupted):
+        run_everything(tmp_path, transform=interrupted(18))
+    index = json.loads((tmp_path / "checkpoint.json").read_text())
+    index["config"]["capture"] = None
+    (tmp_path / "checkpoint.json").write_text(json.dumps(index))
+    assert digits(run_everything(tmp_path, resume=True)) == digits(run_everything(None))
+
+
 def test_folder_of_another_run(tmp_path: Path) -> None:
     run_everything(tmp_path)
     with pytest.raises(ValueError, match="resume=True to go on"):

@@ -229,6 +229,42 @@ def test_validation_objective() -> None:
     assert math.isclose(result.best_loss, truth, rel_tol=IDENTITY)
 
 
+def test_held_out_points_are_transformed() -> None:
+    """The best weights are those for the distribution that is trained on."""
+
+    def shrink(batch: Tensor, generator: torch.Generator) -> Tensor:
+        return 0.1 * batch
+
+    def run(**options: Any) -> tuple[nn.Module, TrainResult]:
+        model, config = density(), TrainConfig(steps=60, batch_size=8, lr=0.05, validate_every=5)
+        arguments = {"transform": shrink, "generator": seeded(0), **options}
+        return model, train(model, sm.ScoreMatching(), points(), config, **arguments)
+
+    held_out = points(30, seed=3)
+    model, result = run(validation=held_out)
+    truth = sm.ScoreMatching()(model, 0.1 * held_out).mean().item()
+    assert result.best_loss == pytest.approx(truth, rel=IDENTITY)
+    by_function = run(validation=lambda model: sm.ScoreMatching()(model, 0.1 * held_out).mean())
+    assert result.best_step == by_function[1].best_step
+    assert torch.equal(parameters(model), parameters(by_function[0]))
+    raw = run(validation=lambda model: sm.ScoreMatching()(model, held_out).mean())[1]
+    assert raw.best_step != result.best_step  # the raw points would have chosen other weights
+
+
+def test_held_out_points_may_be_of_another_type_before_the_transform() -> None:
+    pixels = (points(30).abs() * 100).to(torch.uint8)
+    config = TrainConfig(steps=2, batch_size=8)
+    result = train(
+        density(),
+        sm.ScoreMatching(),
+        pixels,
+        config,
+        validation=pixels,
+        transform=lambda batch, generator: batch.double() / 100,
+    )
+    assert result.best_loss is not None and math.isfinite(result.best_loss)
+
+
 # Divergence.
 
 

@@ -16,9 +16,9 @@ class Callback:
     ``on_end``        at the end, with the final weights; not after an error
     ================  =========================================================================
 
-    A method may read the state, change the optimiser's settings and end the run by
-    ``state.stop()``. To be resumed to the same digits, it must not draw from the run's generator.
-    Reading a value of a tensor on a GPU waits for the device; in ``on_step`` that costs time.
+    A method may read the state and end the run by ``state.stop()``. It must not draw from the run's
+    generator, or a resumed run would draw other numbers. Reading values from a GPU waits for the
+    device, which in ``on_step`` takes time.
 
     Example:
         >>> import torch
