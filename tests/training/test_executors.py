@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -283,6 +284,30 @@ def test_models_that_change_their_buffers_are_not_compiled() -> None:
     assert models[0].calls == models[1].calls
     with pytest.raises(ValueError, match="must not change its buffers"):
         train(Counting(), sm.ScoreMatching(), points(), config, executor="compiled")
+
+
+class ByNumpy(nn.Module):
+    """A log-density whose scale is computed outside of torch, from points or from weights."""
+
+    def __init__(self, of_points: bool) -> None:
+        super().__init__()
+        self.net, self.of_points = density().net, of_points
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x if self.of_points else self.net[0].weight[:1, :1]
+        scale = torch.from_numpy(np.exp(values.detach().numpy()).sum(1))
+        return self.net(x).squeeze(-1) * scale
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("of_points", [True, False])
+def test_what_the_tracer_does_not_see_is_not_compiled(of_points: bool) -> None:
+    config, model = TrainConfig(steps=3, batch_size=8), ByNumpy(of_points)
+    with pytest.raises(ValueError, match="must consist of torch's operations to be compiled"):
+        train(model, sm.MaximumLikelihood(), points(), config, executor="compiled")
+    auto = ("compiled", "eager")
+    result = train(model, sm.MaximumLikelihood(), points(), config, executor=auto)
+    assert result.executor == "eager"
 
 
 def test_smoothness_error_keeps_its_type() -> None:

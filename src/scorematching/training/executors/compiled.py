@@ -6,9 +6,8 @@ gradients are first flattened by `make_fx` to one list of plain operations, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,27 +19,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from scorematching.training.losses import LossModule
 from scorematching.training.step import Gradients
 
-
-@dataclass(frozen=True)
-class _Compiled:
-    """A compiled function and the tensors it takes and gives gradients for."""
-
-    function: Callable[..., Any]
-    trained: list[nn.Parameter]
-    fixed: list[Tensor]
-    used: list[nn.Parameter]
-
-    def __call__(self, batch: Tensor, noise: Any) -> tuple[Tensor, list[Tensor]]:
-        with torch.no_grad():
-            loss, gradients = self.function(_detached(self.trained), self.fixed, batch, noise)
-        return loss, gradients
+Tensors = list[Tensor]
 
 
 class CompiledGradients(Gradients):
     """The gradients of a mean loss, by one compiled function for each phase and batch shape.
 
     An `Objective` draws its noise outside of that function, from the same generator and in the
-    same order as in eager steps. Compilation takes tens of seconds.
+    same order as in eager steps. Compilation takes tens of seconds. Each function is compared with
+    the eager one once, at other weights and points than those it was traced with.
 
     Args:
         losses: model and objective.
@@ -50,14 +37,15 @@ class CompiledGradients(Gradients):
         """Nothing is compiled yet."""
         super().__init__(losses)
         self.module = losses
-        self.compiled: dict[Any, _Compiled] = {}
+        self.compiled: dict[Any, _Phase] = {}
 
     def prepare(self, batch: Any) -> None:
         """Compile all phases for batches of this shape and dtype; draws no random numbers.
 
         Raises:
             TypeError: if the batch is not a tensor, or the objective draws while it runs.
-            ValueError: if the model changes its own state while it runs.
+            ValueError: if the model changes its own state while it runs, or computes something by
+                other means than torch's operations.
             Exception: whatever the tracer or the compiler raise.
         """
         if not isinstance(batch, Tensor):
@@ -66,68 +54,78 @@ class CompiledGradients(Gradients):
                 'use executor="eager"'
             )
         for phase in range(len(self.module.parts)):
-            if self._key(batch, phase) not in self.compiled:
+            if _key(batch, phase) not in self.compiled:
                 with _same_state(self.module.generator, batch.device):
-                    self.compiled[self._key(batch, phase)] = self._compile(batch, phase)
+                    noise = self.module.draw(batch, phase)
+                    self.compiled[_key(batch, phase)] = _Phase(self.module, phase, batch, noise)
 
     def __call__(self, batch: Any, phase: int) -> Tensor:
         """Set ``.grad`` of the parameters that the loss uses; returns the mean loss."""
         self.prepare(batch)
-        compiled = self.compiled[self._key(batch, phase)]
-        loss, gradients = compiled(batch, self.module.draw(batch, phase))
-        for parameter, gradient in zip(compiled.used, gradients):
-            parameter.grad = gradient
-        return loss
+        return self.compiled[_key(batch, phase)](batch, self.module.draw(batch, phase))
 
-    def _key(self, batch: Tensor, phase: int) -> Any:
-        return phase, batch.shape, batch.dtype
 
-    def _compile(self, batch: Tensor, phase: int) -> _Compiled:
-        noise = self.module.draw(batch, phase)
+class _Phase:
+    """The compiled gradients of one phase, as a function of weights, points and noise.
+
+    Args:
+        losses: model and objective.
+        phase: number of the phase.
+        batch: an example of a batch.
+        noise: its noise.
+    """
+
+    def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:
         if not isinstance(noise, Tensor | None):
             raise TypeError(_DRAWS_WHILE_IT_RUNS.format("the objective"))
-        trained = {id(p) for p in self.module.parts[phase]}
-        named = list(self.module.named_parameters())
-        leaves = {name: p for name, p in named if id(p) in trained}
-        fixed = {name: p.detach() for name, p in named if id(p) not in trained}
-        fixed |= dict(self.module.named_buffers())
-        graph, used = self._flatten(leaves, fixed, batch, phase, noise)
-        function, parameters = torch.compile(graph), list(leaves.values())
-        chosen = [p for p, is_used in zip(parameters, used) if is_used]
-        compiled = _Compiled(function, parameters, list(fixed.values()), chosen)
-        compiled(batch, noise)  # the compiler runs at the first call
-        return compiled
+        trained, named = {id(p) for p in losses.parts[phase]}, list(losses.named_parameters())
+        self.losses, self.phase = losses, phase
+        self.leaves = {name: p for name, p in named if id(p) in trained}
+        self.fixed = {name: p.detach() for name, p in named if id(p) not in trained}
+        self.fixed |= dict(losses.named_buffers())
+        self.used: list[nn.Parameter] = []
+        self.function = self._compile(batch, noise)
 
-    def _flatten(
-        self,
-        leaves: dict[str, nn.Parameter],
-        fixed: dict[str, Tensor],
-        batch: Tensor,
-        phase: int,
-        noise: Any,
-    ) -> tuple[GraphModule, list[bool]]:
-        """Loss and gradients as plain operations, and which of the leaves have a gradient."""
-        used: list[bool] = []
+    def __call__(self, batch: Tensor, noise: Any) -> Tensor:
+        """Set the gradients; returns the mean loss."""
+        values = [p.detach() for p in self.leaves.values()]
+        with torch.no_grad():
+            loss, gradients = self.function(values, list(self.fixed.values()), batch, noise)
+        for parameter, gradient in zip(self.used, gradients):
+            parameter.grad = gradient
+        mean: Tensor = loss
+        return mean
 
+    def _compile(self, batch: Tensor, noise: Any) -> Callable[..., tuple[Tensor, Tensors]]:
         def evaluate(
-            values: Sequence[Tensor], others: Sequence[Tensor], batch: Tensor, noise: Any
-        ) -> tuple[Tensor, list[Tensor]]:
+            values: Tensors, others: Tensors, batch: Tensor, noise: Any
+        ) -> tuple[Tensor, Tensors]:
             inputs = [value.detach().requires_grad_() for value in values]
-            state = dict(zip([*leaves, *fixed], [*inputs, *others]))
+            state = dict(zip([*self.leaves, *self.fixed], [*inputs, *others]))
             with torch.enable_grad():
-                loss = functional_call(self.module, state, (batch, phase, noise)).mean()
+                loss = functional_call(self.losses, state, (batch, self.phase, noise)).mean()
                 gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
-            used[:] = [g is not None for g in gradients]
-            return loss.detach(), [g for g in gradients if g is not None]
+            found = zip(self.leaves.values(), gradients)
+            self.used = [p for p, gradient in found if gradient is not None]
+            return loss.detach(), [gradient for gradient in gradients if gradient is not None]
 
-        # Copies, to see whether the model changes them.
-        values, others = (
-            [t.detach().clone() for t in tensors.values()] for tensors in (leaves, fixed)
-        )
+        values, others = _copies(self.leaves), _copies(self.fixed)
         graph = make_fx(evaluate)(values, others, batch, noise)
         _check_draws_nothing(graph)
-        _check_unchanged([*values, *others], [*leaves.values(), *fixed.values()])
-        return graph, used
+        _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
+        function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
+        with torch.no_grad():
+            elsewhere = ([1.1 * value for value in values], others, batch.flip(0), noise)
+            _check_agree(function(*elsewhere), evaluate(*elsewhere))
+        return function
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    return [tensor.detach().clone() for tensor in tensors.values()]
+
+
+def _key(batch: Tensor, phase: int) -> Any:
+    return phase, batch.shape, batch.dtype
 
 
 _DRAWS_WHILE_IT_RUNS = (
@@ -143,7 +141,7 @@ def _check_draws_nothing(graph: GraphModule) -> None:
             raise TypeError(_DRAWS_WHILE_IT_RUNS.format(node.target))
 
 
-def _check_unchanged(copies: list[Tensor], tensors: list[Tensor]) -> None:
+def _check_unchanged(copies: Tensors, tensors: Tensors) -> None:
     """Require that the model left its parameters and buffers as they were."""
     if not all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors)):
         raise ValueError(
@@ -152,8 +150,19 @@ def _check_unchanged(copies: list[Tensor], tensors: list[Tensor]) -> None:
         )
 
 
-def _detached(parameters: list[nn.Parameter]) -> list[Tensor]:
-    return [p.detach() for p in parameters]
+def _check_agree(found: tuple[Tensor, Tensors], expected: tuple[Tensor, Tensors]) -> None:
+    """Require the same loss and gradients, up to the rounding of reduced precision.
+
+    A result of numpy, or of a kernel that torch does not know, would be a constant of the graph.
+    """
+    vectors = [torch.cat([t.flatten().double() for t in (e[0], *e[1])]) for e in (found, expected)]
+    error = (vectors[0] - vectors[1]).norm()
+    exact = expected[0].dtype == torch.float64
+    if not error <= (1e-6 if exact else 0.05) * vectors[1].norm():
+        raise ValueError(
+            "the model must consist of torch's operations to be compiled, got compiled gradients "
+            f"that are {(error / vectors[1].norm()).item():.2g} from the eager ones; train eagerly"
+        )
 
 
 @contextmanager
