@@ -14,6 +14,17 @@ class CaptureError(RuntimeError):
     """Work that cannot be recorded as a CUDA graph."""
 
 
+def generator_or_default(
+    generator: torch.Generator | None, device: torch.device
+) -> torch.Generator:
+    """The generator, or for None torch's default one of the device."""
+    if generator is not None:
+        return generator
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
+
+
 def on_side_stream(work: Callable[[], Result], device: torch.device) -> Result:
     """Do work on a stream of its own, which torch requires of the runs before a recording."""
     current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
@@ -47,7 +58,7 @@ def record(
         CaptureError: if an operation cannot be recorded; the generator is as before.
     """
     graph = torch.cuda.CUDAGraph()
-    source = torch.cuda.default_generators[device.index or 0] if generator is None else generator
+    source = generator_or_default(generator, device)
     before = source.clone_state()
     if generator is not None:
         graph.register_generator_state(generator)

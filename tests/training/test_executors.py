@@ -74,7 +74,7 @@ def two_groups(model: nn.Module) -> Callable[..., torch.optim.Optimizer]:
 def run(executor: Any, objective: Any = None, **options: Any) -> tuple[nn.Module, list[float], str]:
     """Averaged weights, losses and executor of a run with two groups."""
     model = density().to(options.pop("device", "cpu"), options.pop("dtype", torch.float64))
-    x = points().to(next(model.parameters()))
+    x = points(options.pop("count", 40)).to(next(model.parameters()))
     result = train(
         model,
         objective or sm.SlicedScoreMatchingVR(),
@@ -236,6 +236,22 @@ def test_compiled_phases() -> None:
     assert_same_run(run("compiled", objective), run("eager", objective))
 
 
+@pytest.mark.usefixtures("uncompiled")
+def test_captured_step_of_compiled_gradients() -> None:
+    """On a CPU nothing is recorded, but it is what would be."""
+    ends = []
+    for compiled in (False, True):
+        model, g = density(), seeded(0)
+        losses = LossModule(model, sm.SlicedScoreMatchingVR(), g, touch=False)
+        adam = two_groups(model)(list(model.parameters()), LR)
+        step = Step(Gradients(losses), adam, losses.parts, MAX_NORM, DECAY)
+        execute = Captured(step.using(CompiledGradients(losses)), g) if compiled else step
+        for k in range(12):
+            execute(points(8, seed=k))
+        ends.append(torch.cat([parameters(model), *[a.flatten() for a in step.average]]))
+    torch.testing.assert_close(*ends, rtol=0, atol=ROUTES)
+
+
 # Falling back.
 
 
@@ -250,6 +266,7 @@ def test_falls_back_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert events[0]["executor"] == "compiled" and events[1]["event"] == "executor"
     assert events[1]["executor"] == "eager" and "aten.randn.generator" in events[1]["reason"]
     assert any('"compiled" failed, "eager" goes on' in m for m in caplog.messages)
+    assert run(("compiled", "eager"), peeking)[2] == "eager"
     with pytest.raises(TypeError, match=r"draw its noise before .*aten\.randn\.generator"):
         run("compiled", random)
 
@@ -325,24 +342,35 @@ def test_a_step_that_cannot_be_recorded_is_repeated() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def prepare(self, batch: int) -> None:
+        def prepare(self, batch: Tensor) -> None:
             """Nothing to prepare."""
 
-        def __call__(self, batch: int) -> Tensor:
+        def __call__(self, batch: Tensor) -> Tensor:
             if self.name == "captured" and batch == 2:
                 raise CaptureError("cannot be recorded\nat all")
-            calls.append((self.name, batch))
-            return torch.tensor(batch)
+            calls.append((self.name, int(batch)))
+            return batch
 
     reported: list[tuple[str, str]] = []
-    makers = {name: lambda name=name: Recording(name) for name in ("captured", "eager")}
-    execute = Fallback(makers, lambda *report: reported.append(report))
-    assert [execute(batch).item() for batch in range(4)] == [0, 1, 2, 3]
+    execute = Fallback(["captured", "eager"], Recording, lambda *new: reported.append(new))
+    assert [execute(torch.tensor(batch)).item() for batch in range(4)] == [0, 1, 2, 3]
     assert calls == [("captured", 0), ("captured", 1), ("eager", 2), ("eager", 3)]
     assert reported == [("eager", "CaptureError: cannot be recorded")]
     with pytest.raises(CaptureError):
-        last = Fallback({"captured": lambda: Recording("captured")}, lambda *report: None)
-        last(2)
+        Fallback(["captured"], Recording, lambda *new: None)(torch.tensor(2))
+
+
+def test_batches_that_are_no_tensors_run_eagerly() -> None:
+    def pairs(model: Any, batch: tuple[Tensor, Tensor], generator: Any = None) -> Tensor:
+        return model(batch[0]).square()
+
+    data, config = [(points(8), points(8))], TrainConfig(steps=2)
+    result = train(density(), pairs, data, config, executor=("compiled", "eager"))
+    assert result.executor == "eager"
+    with pytest.raises(
+        TypeError, match="batches must be tensors for steps to be compiled, got tup"
+    ):
+        train(density(), pairs, data, config, executor="compiled")
 
 
 def test_preferences() -> None:
@@ -439,25 +467,6 @@ def test_no_step_waits_for_the_device(executor: str) -> None:
 
     try:
         config = replace(CONFIG, steps=60, log_every=100)
-        run(executor, device="cuda", config=config, callbacks=[Strict()])
+        run(executor, device="cuda", config=config, callbacks=[Strict()], count=800)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_captured_step_of_compiled_gradients(
-    device: str, uncompiled: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a CPU nothing is recorded, but it is what would be."""
-    ends = []
-    for compiled in (False, True):
-        model, g = density().to(device), torch.Generator(device).manual_seed(0)
-        losses = LossModule(model, sm.SlicedScoreMatchingVR(), g, touch=False)
-        adam = capturable(device)(model)(list(model.parameters()), LR)
-        step = Step(Gradients(losses), adam, losses.parts, MAX_NORM, DECAY)
-        execute = Captured(step.using(CompiledGradients(losses)), g) if compiled else step
-        for k in range(12):
-            execute.prepare(points(8, seed=k).to(device))
-            execute(points(8, seed=k).to(device))
-        ends.append(torch.cat([parameters(model), *[a.flatten() for a in step.average]]))
-    torch.testing.assert_close(*ends, rtol=0, atol=ROUTES)

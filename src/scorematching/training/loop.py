@@ -24,12 +24,7 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
-from scorematching.training.executors.choice import (
-    Fallback,
-    check_executor,
-    choose,
-    preferences,
-)
+from scorematching.training.executors.choice import Fallback, choose, preferences
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import Ranks, join, source_of_noise
@@ -142,7 +137,7 @@ def train(
         20
     """
     _check_arguments(config, folder, resume, generator, progress)
-    _check_parts(config, validation, validation_objective, executor, callbacks)
+    _check_parts(config, validation, validation_objective, callbacks)
     module = module_of(model)
     ranks = join(next(module.parameters()).device)
     source = source_of_noise(generator, ranks)
@@ -359,7 +354,6 @@ def _check_parts(
     config: TrainConfig,
     validation: Any,
     validation_objective: Any,
-    executor: Any,
     callbacks: Any,
 ) -> None:
     if validation_objective is not None and not isinstance(validation, Tensor):
@@ -372,7 +366,6 @@ def _check_parts(
             f"patience must come with a validation, got {config.patience} without; "
             "pass validation=, held-out points for example"
         )
-    check_executor(executor)
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeError(

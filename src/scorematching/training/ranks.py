@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scorematching._graphs import generator_or_default
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -92,11 +94,7 @@ def join(device: torch.device) -> Ranks:
 
 def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
     """The given generator, or torch's default one; its state must differ between processes."""
-    if generator is None:
-        if ranks.device.type == "cuda":
-            generator = torch.cuda.default_generators[ranks.device.index or 0]
-        else:
-            generator = torch.default_generator
+    generator = generator_or_default(generator, ranks.device)
     if not isinstance(generator, torch.Generator):
         raise TypeError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}; "

@@ -37,16 +37,7 @@ class Captured:
             _check_capturable(step.optimizer)
 
     def prepare(self, batch: Any) -> None:
-        """Do what must be done once before batches like this one, without a step.
-
-        Raises:
-            TypeError: if the batch is not a tensor.
-        """
-        if not isinstance(batch, Tensor):
-            raise TypeError(
-                f"batches must be tensors for steps to be captured, got {type(batch).__name__}; "
-                'use executor="eager"'
-            )
+        """Do what must be done once before batches like this one, without a step."""
         self.step.prepare(batch)
 
     def __call__(self, x: Tensor) -> Tensor:

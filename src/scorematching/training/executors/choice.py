@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,21 +25,6 @@ COMPILE_FROM = 1000
 """Least number of steps for which "auto" compiles: it takes as long as thousands of steps."""
 
 
-def check_executor(executor: Any) -> None:
-    """Require "auto", the name of an executor, or several names.
-
-    Raises:
-        ValueError: if a name is unknown.
-    """
-    names = (executor,) if isinstance(executor, str) else executor
-    known = names and isinstance(names, Sequence) and set(names) <= set(EXECUTORS)
-    if executor != "auto" and not known:
-        raise ValueError(
-            f'executor must be "auto", one of {EXECUTORS}, or several of these in order of '
-            f'preference, got {executor!r}; "auto" suits most runs'
-        )
-
-
 def preferences(
     executor: str | Sequence[str], device: torch.device, static: bool, steps: int
 ) -> tuple[str, ...]:
@@ -52,15 +37,24 @@ def preferences(
         static: whether all batches have the same shape.
         steps: length of the run.
 
+    Raises:
+        ValueError: if a name is unknown.
+
     Example:
         >>> preferences("auto", torch.device("cuda"), static=True, steps=10_000)
         ('compiled+captured', 'captured', 'eager')
     """
-    if executor != "auto":
-        return (executor,) if isinstance(executor, str) else tuple(executor)
-    if device.type != "cuda" or not static:
-        return ("eager",)
-    return ("compiled+captured", "captured", "eager")[0 if steps >= COMPILE_FROM else 1 :]
+    if executor == "auto":
+        if device.type != "cuda" or not static:
+            return ("eager",)
+        return ("compiled+captured", "captured", "eager")[0 if steps >= COMPILE_FROM else 1 :]
+    names = (executor,) if isinstance(executor, str) else tuple(executor)
+    if not names or not set(names) <= set(EXECUTORS):
+        raise ValueError(
+            f'executor must be "auto", one of {EXECUTORS}, or several of these in order of '
+            f'preference, got {executor!r}; "auto" suits most runs'
+        )
+    return names
 
 
 def choose(
@@ -93,8 +87,7 @@ def choose(
         )
     if any("captured" in name for name in possible):
         make_capturable(step.optimizer)
-    makers = {name: partial(_make, name, step, losses) for name in possible}
-    return Fallback(makers, report)
+    return Fallback(possible, partial(_make, step, losses), report)
 
 
 class Fallback:
@@ -104,7 +97,8 @@ class Fallback:
     step, or when a step is recorded, which does not run it. The next one repeats the step.
 
     Args:
-        makers: functions that make executors, by name, the preferred one first.
+        names: names of executors, the preferred one first.
+        make: makes an executor, by its name.
         report: called with the name of an executor that replaces another, and the reason.
 
     Attributes:
@@ -112,16 +106,20 @@ class Fallback:
     """
 
     def __init__(
-        self, makers: Mapping[str, Callable[[], Any]], report: Callable[[str, str], None]
+        self,
+        names: Sequence[str],
+        make: Callable[[str], Any],
+        report: Callable[[str, str], None],
     ) -> None:
         """Make the first."""
-        self.makers, self.report = list(makers.items()), report
+        self.left, self.make, self.report = list(names), make, report
         self._use_next()
 
     def __call__(self, batch: Any) -> Tensor:
         """One step on a batch; returns its mean loss, detached."""
         while True:
             try:
+                self._check(batch)
                 self.executor.prepare(batch)
             except Exception as error:
                 self._replace(error)
@@ -132,9 +130,16 @@ class Fallback:
             except CaptureError as error:
                 self._replace(error)
 
+    def _check(self, batch: Any) -> None:
+        if self.name != "eager" and not isinstance(batch, Tensor):
+            raise TypeError(
+                f"batches must be tensors for steps to be {self.name}, got "
+                f'{type(batch).__name__}; use executor="eager"'
+            )
+
     def _replace(self, error: Exception) -> None:
         """Go on with the next executor; if there is none, raise the error."""
-        if not self.makers:
+        if not self.left:
             raise error
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         failed = self.name
@@ -143,12 +148,12 @@ class Fallback:
         self.report(self.name, reason)
 
     def _use_next(self) -> None:
-        self.name, make = self.makers.pop(0)
-        self.executor = make()
+        self.name = self.left.pop(0)
+        self.executor = self.make(self.name)
         logger.info('executor: "%s"', self.name)
 
 
-def _make(name: str, step: Step, losses: LossModule) -> Any:
+def _make(step: Step, losses: LossModule, name: str) -> Any:
     if "compiled" in name:
         step = step.using(CompiledGradients(losses))
     return Captured(step, losses.generator) if "captured" in name else step
