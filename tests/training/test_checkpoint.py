@@ -1,4 +1,4 @@
-"""Interrupted runs go on to the same digits, whatever interrupted them."""
+"""Interrupted runs continue to the same digits, whatever interrupted them."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
 
 def test_folder_of_another_run(tmp_path: Path) -> None:
     run_everything(tmp_path)
-    with pytest.raises(ValueError, match="resume=True to go on"):
+    with pytest.raises(ValueError, match="resume=True to continue"):
         run_everything(tmp_path)
     other = {"lr": 0.1, "steps": 40}
     changed = TrainConfig(**{**EVERYTHING.__dict__, **other})

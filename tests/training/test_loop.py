@@ -1,4 +1,4 @@
-"""The loop: the same digits as one written by hand, and what it does on the way."""
+"""The loop: the same digits as one written by hand; validation, divergence, precision."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_same_digits_as_by_hand() -> None:
 
 
 def test_without_validation_or_average_the_last_weights() -> None:
-    """The same steps as by hand; validation and averaging leave no trace in them."""
+    """The same steps as by hand; validation and averaging do not change them."""
     _, last, losses, _ = by_hand(EVERYTHING)
     model = density()
     config = TrainConfig(
@@ -451,7 +451,7 @@ def test_optimizer_that_cannot_be_captured() -> None:
 
 
 @pytest.mark.gpu
-def test_divergence_is_seen_though_the_loss_is_not_looked_at() -> None:
+def test_divergence_is_seen_though_losses_are_read_later() -> None:
     model, x = density().cuda().float(), points().cuda().float()
     config = TrainConfig(steps=100, batch_size=8, lr=1e20, log_every=40)
     with pytest.raises(DivergedError) as caught:

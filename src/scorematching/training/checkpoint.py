@@ -87,7 +87,7 @@ def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) ->
     if not resume:
         raise ValueError(
             f"folder must not hold another run, got {folder} with one of "
-            f"{found.state['step']} steps; pass resume=True to go on with it, or another folder"
+            f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
         )
     if found.state["processes"] != processes:
         raise ValueError(

@@ -79,7 +79,7 @@ class TrainConfig:
                 f"epochs={self.epochs!r}; try TrainConfig(steps=1000)"
             )
         name = "steps" if self.epochs is None else "epochs"
-        check_count(getattr(self, name), name, "it says how long to train")
+        check_count(getattr(self, name), name, "it is the length of the run")
         if self.warmup != 0:
             check_count(self.warmup, "warmup", "zero is for no warm-up")
 

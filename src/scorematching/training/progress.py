@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from scorematching.training.checkpoint import write_atomically
@@ -89,12 +88,7 @@ class Display:
         """Start."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop."""
 
     def advance(self, step: int) -> None:
@@ -114,7 +108,7 @@ class Bar(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any) -> None:
-        """Lay out the bar."""
+        """Make the bar."""
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -129,24 +123,19 @@ class Bar(Display):
         self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the bar as it is."""
         self.bar.stop()
 
     def advance(self, step: int) -> None:
-        """Move the bar, ten times a second at most: steps can be shorter than moving it."""
+        """Move the bar, at most ten times a second, since that can take longer than a step."""
         now = time.perf_counter()
         if now - self.drawn > 0.1:
             self.bar.update(self.task, completed=step)
             self.drawn = now
 
     def show(self, record: Record, rate: float) -> None:
-        """Put numbers beside it."""
+        """Show numbers beside the bar."""
         self.bar.update(self.task, completed=record.step, description=describe(record, rate))
 
 
@@ -161,12 +150,12 @@ class Lines(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
-        """Begin with nothing written."""
+        """Start without a line written."""
         self.total, self.done, self.console, self.interval = total, done, console, interval
         self.start, self.written = time.perf_counter(), -math.inf
 
     def show(self, record: Record, rate: float) -> None:
-        """Write a line, if it is time for one."""
+        """Write a line, if the interval has passed."""
         now = time.perf_counter()
         if now - self.written < self.interval and record.step < self.total:
             return
@@ -187,7 +176,7 @@ def display(enabled: bool, total: int, done: int = 0, console: Any = None) -> Di
 
 
 def describe(record: Record, rate: float) -> str:
-    """A record in a few words.
+    """A record as text.
 
     Example:
         >>> describe(Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5), rate=12800.0)

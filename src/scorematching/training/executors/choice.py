@@ -138,13 +138,13 @@ class Fallback:
             )
 
     def _replace(self, error: Exception) -> None:
-        """Go on with the next executor; if there is none, raise the error."""
+        """Continue with the next executor; if there is none, raise the error."""
         if not self.left:
             raise error
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         failed = self.name
         self._use_next()
-        logger.warning('executor "%s" failed, "%s" goes on: %s', failed, self.name, reason)
+        logger.warning('executor "%s" failed, continuing with "%s": %s', failed, self.name, reason)
         self.report(self.name, reason)
 
     def _use_next(self) -> None:
