@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +134,6 @@ def run(config: Config, job: Job) -> Metrics:
             settings,
             validation=lambda model: score_matching_losses(model, valid).mean().item(),
             transform=dequantise,
-            # One pass over the weights in place of ten; the same arithmetic.
-            optimizer=partial(torch.optim.Adam, fused=job.device.type == "cuda" or None),
             generator=job.generator(3),
             folder=folder,
             resume=True,

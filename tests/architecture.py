@@ -24,8 +24,9 @@ LAYERS: list[set[str]] = [
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
     {"objectives"},
-    {"closed_form", "entropy", "variance", "capture", "diagnostics"},
+    {"closed_form", "entropy", "variance", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
+    {"capture"},
     {""},
     {"cli", "__main__"},
 ]

@@ -28,7 +28,7 @@ from reproduction.autoencoders.training import (
     needs_network,
     progress_of,
     sample_figures,
-    train_in_stages,
+    train_model,
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import split_images
@@ -106,12 +106,13 @@ def run(config: Config, job: Job) -> Metrics:
     model = make_model(config, job)
     judge = Judge(config, job, parts.test[: config.reference_images])
 
-    def look(mark: int) -> Metrics:
+    def evaluate(iterations: int) -> Metrics:
         found = {"reconstruction": reconstruction(model, parts.valid, job)}
-        due = mark >= config.fid_from and (mark - config.fid_from) % config.fid_every == 0
-        return found | (judge(model) if due or mark == config.iterations else {})
+        since = iterations - config.fid_from
+        due = since >= 0 and since % config.fid_every == 0
+        return found | (judge(model) if due or iterations == config.iterations else {})
 
-    seen = train_in_stages(model, parts.train, dequantise, config, job, look)
+    seen = train_model(model, parts.train, dequantise, config, job, evaluate)
     last = seen["stages"].get(str(seen["iterations"]), {})
     if "fid" not in last:  # the run ended before its time
         last |= judge(model)

@@ -28,7 +28,7 @@ from reproduction.autoencoders.training import (
     needs_network,
     progress_of,
     sample_figures,
-    train_in_stages,
+    train_model,
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import digits, uniform_noise
@@ -109,10 +109,10 @@ def run(config: Config, job: Job) -> Metrics:
     valid, test = (binarise(part, noise) for part in parts[1:])
     model = make_model(config, parts.train.shape[1], job)
 
-    def look(mark: int) -> Metrics:
+    def evaluate(iterations: int) -> Metrics:
         return held_out(model, valid, job.generator(EVALUATION))
 
-    seen = train_in_stages(model, parts.train, binarise, config, job, look)
+    seen = train_model(model, parts.train, binarise, config, job, evaluate)
     _draw_sheets(model, test, job)
     last = seen["stages"].get(str(seen["iterations"]), held_out(model, valid, noise))
     return {

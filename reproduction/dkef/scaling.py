@@ -24,7 +24,7 @@ from benchmarks.harness.provenance import device_name
 from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
 from reproduction.experiment import Experiment, Job, Metrics, Run, as_numbers
 from reproduction.objectives import METHODS, objective
-from scorematching.capture import CapturedStep, descend
+from scorematching.capture import CapturedStep
 from scorematching.models import DKEF
 from scorematching.objectives import Objective
 from scorematching.training.checkpoint import write_atomically
@@ -207,7 +207,8 @@ def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
 
     def eager() -> None:
         adam.zero_grad(set_to_none=True)
-        descend(loss(model, batch, generator).mean(), adam, None, [], None)
+        loss(model, batch, generator).mean().backward()
+        adam.step()
         if config.refit:
             model.fit_alpha(loss.objective, points[: config.refit], generator)
         if config.validate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class DeepKernelConfig:
         initialise: put the inducing points on training points first; False goes on with the model
             as it is.
         checkpoint_every: steps between checkpoints, where there is a folder.
-        capture: as in `TrainConfig`.
+        executor: how steps are run, as in `train`.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -63,7 +63,7 @@ class DeepKernelConfig:
     select: str = "objective"
     initialise: bool = True
     checkpoint_every: int = 100
-    capture: bool | None = None
+    executor: str | Sequence[str] = ("captured", "eager")
 
     def __post_init__(self) -> None:
         """Check the arguments; those of training are checked by its own configuration."""
@@ -101,7 +101,6 @@ class DeepKernelConfig:
             validate_every=self.validate_every,
             patience=self.patience_in_validations,
             checkpoint_every=self.checkpoint_every,
-            capture=self.capture,
         )
 
 
@@ -186,6 +185,7 @@ def fit_dkef(
         x_train,
         config.training(),
         validation=_validation(objective, x_train, x_valid, config, generator),
+        executor=config.executor,
         generator=generator,
         folder=folder,
         resume=resume,

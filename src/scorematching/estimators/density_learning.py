@@ -187,14 +187,14 @@ def _learn_nice(
         validate_every=_VALIDATE_EVERY,
         patience=-(-settings.patience // _VALIDATE_EVERY),
     )
-    z_valid = _blurred(z_valid, settings.noise, generator).float()
     result = train(
         model,
         objective,
         z_train.float(),
         config,
-        validation=z_valid,
+        validation=z_valid.float(),
         transform=blur,
+        executor=("captured", "eager"),
         generator=generator,
         progress=settings.progress,
     )

@@ -117,6 +117,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             rest,
             self._config(len(rest)),
             validation=HeldOut(held, self._validation_objective(), generator),
+            executor=("captured", "eager"),
             generator=generator,
             progress=self.verbose,
         )

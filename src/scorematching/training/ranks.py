@@ -1,9 +1,8 @@
 """One process, or one of several that train together.
 
-Started by itself, a process is alone and nothing here does anything. Started by `torchrun` or
-`accelerate launch`, it is one of several: `accelerate` joins them and wraps the module, whose
-gradients are then averaged. (A process that is alone stays away from `accelerate`, whose state is
-shared by the whole process and cannot be changed once it is there.)
+Processes started by `torchrun` or `accelerate launch` are joined by `accelerate`, which wraps the
+module so that gradients are averaged. A single process does not use `accelerate`, whose state is
+global and cannot be changed once it exists.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scorematching._graphs import generator_or_default
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -23,8 +24,8 @@ class Ranks:
     Attributes:
         device: where this process computes.
         rank: its number, from zero.
-        count: how many there are.
-        accelerator: what joins them; None for a process that is alone.
+        count: number of processes.
+        accelerator: joins them; None for a single process.
 
     Example:
         >>> alone = Ranks(torch.device("cpu"))
@@ -60,8 +61,8 @@ class Ranks:
     def wait(self) -> None:
         """Wait for the others.
 
-        A gather ends when all have come, and works on every device; accelerate's own barrier
-        wants a GPU for each process, even for processes that compute on the CPU.
+        By a gather, which works on every device; accelerate's own barrier needs a GPU for each
+        process, even for processes that compute on the CPU.
         """
         self.gather(torch.zeros(()))
 
@@ -92,12 +93,8 @@ def join(device: torch.device) -> Ranks:
 
 
 def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
-    """The generator given, or torch's default one; in each process another."""
-    if generator is None:
-        if ranks.device.type == "cuda":
-            generator = torch.cuda.default_generators[ranks.device.index or 0]
-        else:
-            generator = torch.default_generator
+    """The given generator, or torch's default one; its state must differ between processes."""
+    generator = generator_or_default(generator, ranks.device)
     if not isinstance(generator, torch.Generator):
         raise TypeError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
@@ -113,7 +110,7 @@ def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Ge
 
 
 def _launched() -> int:
-    """How many processes were started together."""
+    """Number of processes that were started together."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
