@@ -22,8 +22,7 @@ from scorematching.estimators.deep_kernel import (
 )
 from scorematching.evaluation import score_matching_loss, score_matching_losses
 from scorematching.models import DKEF
-
-from ..tolerances import IDENTITY
+from tests.tolerances import IDENTITY
 
 OBJECTIVES = {
     "SM": sm.ScoreMatching(),

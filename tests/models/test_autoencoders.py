@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import scorematching as sm
 from scorematching.errors import SmoothnessError
-from scorematching.estimators import spectral_score, stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models.autoencoders import (
     VAE,
     WAE,
@@ -427,12 +427,16 @@ def test_estimators_see_draws_of_one_law() -> None:
     assert torch.equal(seen[0], z) and torch.equal(seen[1], wae.encode(x)[None])
 
 
-@pytest.mark.parametrize("estimator", [stein_score, spectral_score])
-def test_kernel_estimators_fit(estimator: Any) -> None:
+@pytest.mark.parametrize("fit", [fit_stein, fit_spectral])
+def test_kernel_estimators_fit(fit: Any) -> None:
     x = torch.rand(16, 5, generator=seeded(0), dtype=torch.float64).round()
     vae = ImplicitVAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
     wae = WAE.mnist(2, dim=5, hidden=(8,), generator=seeded(0)).double()
     rows = torch.rand(16, 5, generator=seeded(2), dtype=torch.float64)
+
+    def estimator(z: Tensor) -> Tensor:
+        return fit(z).at_samples()
+
     for losses in (vae.loss(x, estimator, 20, seeded(1)), wae.loss(rows, estimator)):
         assert losses.shape == (16,) and losses.isfinite().all()
 
@@ -486,11 +490,11 @@ def test_log_likelihood_goes_pair_by_pair() -> None:
     ("call", "error", "message"),
     [
         (lambda m, x: m.loss(x), ValueError, "must have a score network for this, got None"),
-        (lambda m, x: m.score_loss(x, sm.ScoreMatching()), ValueError, "score=stein_score"),
+        (lambda m, x: m.score_loss(x, sm.ScoreMatching()), ValueError, "score=lambda z: fit_stein"),
         (lambda m, x: m.loss(x.long()), TypeError, r"convert it with x\.float\(\)"),
-        (lambda m, x: m.loss(x, stein_score, 0), ValueError, "num_samples must be at least 1"),
-        (lambda m, x: m.loss(x, stein_score, 5, num_decoded=6), ValueError, "at most num_samples"),
-        (lambda m, x: m.loss(x[:, :4], stein_score), ValueError, r"and \(N, 5\), got"),
+        (lambda m, x: m.loss(x, torch.neg, 0), ValueError, "num_samples must be at least 1"),
+        (lambda m, x: m.loss(x, torch.neg, 5, num_decoded=6), ValueError, "at most num_samples"),
+        (lambda m, x: m.loss(x[:, :4], torch.neg), ValueError, r"and \(N, 5\), got"),
         (lambda m, x: m.log_likelihood(x[:, :2], x[:2]), ValueError, r"output, \(3, 5\), got \(2"),
         (lambda m, x: m.sample(0), ValueError, "n must be at least 1"),
         (lambda m, x: ImplicitVAE.mnist(0), ValueError, "must be at least 1"),

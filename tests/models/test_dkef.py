@@ -316,6 +316,17 @@ def test_float32(objective: sm.Objective) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in single.parameters())
 
 
+@pytest.mark.parametrize("part", ["inducing", "log10_lam"])
+def test_losses_are_nan_where_parameters_overflow(part: str) -> None:
+    """Not an error: a training loop reports the divergence."""
+    model, data = small(), points(20)
+    with torch.no_grad():
+        getattr(model, part).fill_(float("inf"))
+    loss = model.two_stage_loss(sm.ScoreMatching(), data[:10], data[10:])
+    assert loss.shape == (10,) and loss.isnan().all()
+    assert small().two_stage_loss(sm.ScoreMatching(), data[:10], data[10:]).isfinite().all()
+
+
 # What is refused.
 
 

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from scorematching.errors import DivergedError
-from scorematching.estimators.spectral import fit_spectral
-from scorematching.estimators.stein import stein_score
 from scorematching.experiments.base import Job, Metrics, Run
 from scorematching.experiments.eigen import eigenpairs
 from scorematching.experiments.sheets import combine
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import WAE
 from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
@@ -114,8 +113,8 @@ def stein(config: Settings, z: Tensor) -> Tensor:
 
     In double precision: its inverse magnifies what tf32, or float32, leaves out.
     """
-    score = stein_score(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
-    return score.to(z)
+    fitted = fit_stein(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
+    return fitted.at_samples().to(z)
 
 
 def spectral(config: Settings, z: Tensor) -> Tensor:
