@@ -1,4 +1,4 @@
-"""Datasets: what is embedded, what is read, what is said when a file is missing or wrong."""
+"""Datasets: embedded data, readers, and the errors for missing or wrong files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def load_stored(name: str, dtype: torch.dtype = torch.float64) -> Dataset:
-    """A dataset whose file this machine may not have."""
+    """A stored dataset; skips the test if its file is missing."""
     try:
         return load(name, STORED, dtype=dtype)
     except DataNotFoundError as error:
@@ -38,7 +38,7 @@ def load_stored(name: str, dtype: torch.dtype = torch.float64) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def no_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Search only what a test names, never this machine's cache."""
+    """Search only the folders that a test names."""
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -115,7 +115,7 @@ def test_arguments_are_checked() -> None:
         load("banana", num=0)
 
 
-# Where files are looked for
+# Where files are searched for
 
 
 @pytest.mark.parametrize("folder", ["", "uci"])
@@ -266,7 +266,7 @@ def test_mosaics_with_too_few_tiles_are_refused(tmp_path: Path) -> None:
         read_mosaics(mosaic_pack(tmp_path / "m.zip", [[0, 0, 0]] * 4, n=5))
 
 
-# The published files, where this machine has them
+# The published files, if they are stored
 
 
 @pytest.mark.data

@@ -83,7 +83,7 @@ def test_whitened_covariance_is_the_identity() -> None:
     eye = torch.eye(6, dtype=torch.float64)
     torch.testing.assert_close(z.mean(0), torch.zeros_like(z[0]), rtol=0, atol=EXACT)
     torch.testing.assert_close(z.T @ z / 50, eye, rtol=0, atol=EXACT)
-    # The unbiased covariance, 1/(N - 1), would be seen.
+    # The unbiased covariance, 1/(N - 1), would fail.
     assert (torch.cov(z.T) - eye).abs().max() > 1e-3
 
 
@@ -95,7 +95,7 @@ def test_whitening_orders_and_signs_its_components() -> None:
 
 
 def test_symmetric_whitening_is_the_inverse_root_of_the_covariance() -> None:
-    """By the eigenvalues of the covariance, whatever the signs and order of its eigenvectors."""
+    """``C^(-1/2)`` from the eigenvalues of the covariance C."""
     x = table(n=50, d=3)
     centred = x - x.mean(0)
     values, vectors = torch.linalg.eigh(centred.T @ centred / 50)
@@ -130,7 +130,7 @@ def test_standardise_serves_any_event_shape() -> None:
 
 
 def test_standardise_keeps_the_digits_of_large_numbers() -> None:
-    """The moments of what float32 can represent, not those of float32 sums."""
+    """Moments are computed in double precision."""
     x = (1e5 + torch.randn(1000, 1, generator=generator())).float()
     wide = x.double()
     fitted = Standardise.fit(x)

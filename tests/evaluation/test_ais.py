@@ -1,4 +1,4 @@
-"""Annealed importance sampling: exact laws of the weights, closed forms, groups, the bracket."""
+"""Annealed importance sampling: exact weights, closed forms, groups, the bracket."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WIDTHS = torch.tensor([0.5, 0.7, 0.2], dtype=F64)
 LOG_Z = 2 * (WIDTHS * math.sqrt(2 * math.pi)).log()
 
 
-# Exact laws.
+# Exact weights.
 
 
 @pytest.mark.parametrize("schedule", ["linear", "sigmoid", torch.tensor([0.0, 0.3, 0.4, 1.0])])
@@ -77,7 +77,7 @@ def test_without_moves_the_increments_telescope(schedule: str | Tensor) -> None:
 
 
 def test_transitions_that_never_move_telescope() -> None:
-    """Steps so large that every path is rejected: the same law through all of the machinery."""
+    """With steps so large that every path is rejected, weights are importance weights."""
     x, end = randn(12, 2), grouped(MEANS, WIDTHS)
     found = ais(standard, end, x, num_steps=50, step_size=1e6, num_groups=3, generator=seeded())
     assert torch.equal(found.x, x) and (found.acceptance == 0).all()
@@ -116,7 +116,7 @@ def test_sigmoid_schedule() -> None:
 
 
 def test_groups_do_not_know_each_other() -> None:
-    """A group keeps its weights when another group's density changes; its pilots are its own."""
+    """A group keeps its weights when the density of another group changes."""
     x, pilots = randn(12, 2), randn(6, 2, seed=1)
     other = MEANS.clone()
     other[0] += 1
@@ -147,7 +147,7 @@ def test_sums_of_groups_are_those_of_each() -> None:
 
 
 def test_gaussians_of_many_groups() -> None:
-    """E[w] = Z for every group at once, with the step sizes each has found."""
+    """E[w] = Z for every group, with adapted step sizes."""
     x, pilots = randn(4000 * 3, 2), randn(16 * 3, 2, seed=1)
     end = grouped(MEANS, WIDTHS)
     found = ais(standard, end, x, pilots, 60, num_leapfrog=5, num_groups=3, generator=seeded(2))
@@ -168,7 +168,7 @@ def test_chains_that_adapted_themselves_would_be_biased_so_pilots_are_dropped() 
 
 
 class Linear(nn.Module):
-    """A linear decoder, ``x = W z + b``, of which everything is known."""
+    """A linear decoder, ``x = W z + b``."""
 
     def __init__(self, latent: int = 3, dim: int = 4) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Linear(nn.Module):
 
 
 def test_linear_gaussian_decoder() -> None:
-    """Estimates differ from the closed form by as much as they say, image by image."""
+    """Estimates differ from the closed form by their standard errors."""
     decoder, std = Linear(), 0.6
     law = decoder.marginal(std)
     x = law.sample(400, seeded(3))
@@ -253,7 +253,7 @@ def test_observations_are_normalised() -> None:
 
 
 def test_observations_take_many_outputs_of_a_point() -> None:
-    """One call for the outputs of all chains is a call for each."""
+    """One call for the outputs of all chains equals a call for each."""
     outputs, x = randn(4, 2, 5, 3, 2), (randn(5, 3, 2, seed=1) > 0).double()
     for law in (BernoulliPixels(), NormalPixels(0.3)):
         together = law.log_prob(outputs, x)
@@ -278,7 +278,7 @@ def test_images_are_simulated_from_the_observation() -> None:
 
 
 def simulated(num_steps: int, num: int = 150, std: float = 0.6) -> tuple[Bracket, Tensor]:
-    """Bounds for images that a linear decoder made, and the truth."""
+    """Bounds for images drawn from a linear decoder, and the truth."""
     decoder = Linear()
     z = randn(num, 3)
     x = decoder(z).detach() + std * randn(num, 4, seed=1)
@@ -319,7 +319,7 @@ def test_the_bracket_closes() -> None:
 
 
 def test_chains_that_walk_back_from_the_wrong_place_are_found_out() -> None:
-    """From the prior in place of the posterior, the upper bound is none."""
+    """From the prior instead of the posterior, the upper bound does not hold."""
     x, y, pilots = (randn(2000, 2, seed=k) for k in range(3))
     end, log_z = grouped(MEANS[1:2], WIDTHS[1:2]), LOG_Z[1].item()
     right, wrong = (
@@ -383,7 +383,7 @@ def test_single_precision_is_weighed_in_double() -> None:
 
 
 def test_densities_with_zeros() -> None:
-    """Half of the plane is forbidden: chains never end there, and weights stay right."""
+    """The density is zero on half of the plane: no chain ends there, and weights are right."""
 
     def half(x: Tensor) -> Tensor:
         return torch.where(x[:, 0] > 0, standard(x), -math.inf)

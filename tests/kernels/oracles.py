@@ -1,4 +1,4 @@
-"""Score estimators the slow way: numbers, loops and definitions, no code of the package."""
+"""Slow kernel estimates: loops over the definitions, without code of the package."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stein(x, kernel, h, eta):
 
 
 def stein_at(x, queries, kernel, h, eta):
-    """The same at other points: each appended to the samples, and the whole solved again."""
+    """The same at other points: each is appended to the samples, and the system solved again."""
     return np.stack([stein(np.vstack([x, q]), kernel, h, eta)[-1] for q in queries])
 
 
@@ -105,11 +105,11 @@ def _partial(function, position, i):
 
 
 def kernel_exp_family(x, queries, kernel, h, lam, base_score):
-    """Scores of the minimum of the regularised loss, over all that the samples can span.
+    """Scores at the minimum of the regularised loss.
 
-    Elements of the space are ``d_i k(x_a, .)`` and ``d_i^2 k(x_a, .)``; the representer theorem
-    says that the minimum is among their combinations. The loss is a quadratic form in the
-    coefficients, written down term by term and minimised by least squares.
+    By the representer theorem the minimum is a combination of ``d_i k(x_a, .)`` and
+    ``d_i^2 k(x_a, .)``. The loss is a quadratic form in the coefficients, written out term by term
+    and minimised by least squares.
     """
     k, (num, dim) = torch_kernel(kernel, h), x.shape
     orders = [(i,) * n for i in range(dim) for n in (1, 2)]

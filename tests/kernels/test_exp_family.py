@@ -39,7 +39,7 @@ def test_full_solution_is_the_naive_minimum(kernel, num, dim, scale):
     base = base_of(x, scale)
     close(found, oracles.kernel_exp_family(x, q, kernel, h, lam / h**2, base), 1e-6)
     other = oracles.kernel_exp_family(x, q, kernel, h, 1.1 * lam / h**2, base)
-    with pytest.raises(AssertionError):  # a penalty that is off by a tenth is seen
+    with pytest.raises(AssertionError):  # a penalty that is off by a tenth fails
         close(found, other, 1e-3)
 
 
@@ -109,7 +109,7 @@ def test_score_is_the_gradient_of_the_log_density(fit, kernel):
 
 
 def test_penalty_trades_fit_for_norm():
-    """The larger the penalty, the larger the loss at the samples: that is what it is for."""
+    """The larger the penalty, the larger the loss at the samples."""
     x = points(20, 2)
     losses = [
         score_matching_losses(VectorField(fit_kernel_exp_family(x, lam=lam).score), x).mean().item()
@@ -128,7 +128,7 @@ def test_a_strong_penalty_leaves_the_base():
 
 @pytest.mark.parametrize("nu", [0.5, 1.0, 2.0])
 def test_residuals_are_jacobi_polynomials(nu):
-    """What t steps leave of an error with eigenvalue s, by the recursion and by its closed form."""
+    """The factor of an error with eigenvalue s after t steps, by recursion and in closed form."""
     s = torch.linspace(0, 1, 21, dtype=torch.float64)
     before, now = torch.ones_like(s), torch.ones_like(s)
     for t in range(1, 15):
@@ -157,7 +157,7 @@ def test_nu_method_filters_the_spectrum(kernel, steps):
 
 
 def test_nu_method_goes_to_the_unpenalised_minimum():
-    """Far enough, it is where a vanishing penalty leads; and one step is not."""
+    """Many steps reach the minimum without a penalty; one step does not."""
     x = points(6, 2)
     wanted = fit_kernel_exp_family(x, bandwidth=0.5, lam=1e-8).at_samples()
     errors = [

@@ -59,7 +59,7 @@ def test_spectral_is_the_double_loop(num, dim, kernel, h, count):
 
 
 def test_the_oracles_can_tell():
-    """Slips that are easy to make are far outside the tolerance."""
+    """Common mistakes are far outside the tolerance."""
     x = points(12, 2)
     wanted = oracles.stein(x.numpy(), "rbf", 1.0, 1e-3)
     slips = {
@@ -96,7 +96,7 @@ def test_sets_are_independent(fit, kernel):
 
 
 def test_each_set_has_its_own_number_of_eigenpairs():
-    """A narrow and a wide set under one bandwidth; the release's choice averages them."""
+    """A narrow and a wide set with one bandwidth; `average_mass` averages them."""
     x = torch.stack([0.3 * points(20, 2), 5 * points(20, 2, seed=1)])
     own = fit_spectral(x, bandwidth=1.0).num_eigen.tolist()
     assert own[0] < own[1]
@@ -107,7 +107,7 @@ def test_each_set_has_its_own_number_of_eigenpairs():
 
 
 def test_the_number_of_eigenpairs_is_found_anew():
-    """Not that of the first call, ever after."""
+    """It does not stay that of the first call."""
     narrow, wide = 0.3 * points(20, 2), 5 * points(20, 2)
     before = fit_spectral(wide, bandwidth=1.0).num_eigen
     fit_spectral(narrow, bandwidth=1.0)
@@ -116,7 +116,7 @@ def test_the_number_of_eigenpairs_is_found_anew():
 
 
 def test_one_eigenpair_at_least():
-    """Where the first already has more than its share, one is kept, not none and not all."""
+    """If the first eigenvalue alone exceeds the share, exactly one is kept."""
     x = 1e-2 * points(10, 2)
     assert fit_spectral(x, bandwidth=1.0).num_eigen.item() == 1
     wanted = oracles.spectral(x.numpy(), x.numpy(), "rbf", 1.0, 1)
@@ -215,7 +215,7 @@ def test_bad_points(fit, samples, arguments, error, message):
 
 
 def test_a_singular_kernel_matrix_is_refused():
-    """Every sample twice; a ridge, or fewer eigenpairs, is the cure that the message names."""
+    """Every sample twice; a ridge, or fewer eigenpairs, helps."""
     x = points(5, 2).repeat(2, 1)
     with pytest.raises(ValueError, match=r"eta must be large enough .* got 0\.0 in 1 sets"):
         fit_stein(x, eta=0.0)

@@ -87,7 +87,7 @@ def convolutions(channels: int, outputs: int, activation: str, last: bool = True
 
 @pytest.mark.parametrize("as_released", [False, True])
 def test_networks_for_faces(as_released: bool) -> None:
-    with torch.device("meta"):  # the weights play no part
+    with torch.device("meta"):  # the weights do not matter
         vae, implicit, wae = (c.celeba(as_released=as_released) for c in (VAE, ImplicitVAE, WAE))
     assert layers(vae.encoder) == convolutions(3, 64, "ReLU")
     painted = ["32-4096", "ReLU", *convolutions(4, 32, "ReLU", last=not as_released)]
@@ -106,7 +106,7 @@ def test_networks_for_faces(as_released: bool) -> None:
 
 
 def test_score_activation_of_the_paper() -> None:
-    """ReLU, as the table says, is refused unless the caller insists: its gradient is wrong."""
+    """ReLU, as in the table, is refused by default: its gradient is wrong."""
     for cls in (ImplicitVAE, WAE):
         model = cls.celeba(2, size=16, width=2, score_activation=nn.ReLU, generator=seeded(0))
         x = torch.rand(3, 3, 16, 16, generator=seeded(1))
@@ -133,14 +133,14 @@ def test_weights_come_from_the_generator() -> None:
 
 @pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d, nn.Linear])
 def test_weights_follow_torch_s_law(kind: type[nn.Module]) -> None:
-    """Uniform with the bounds of a layer that torch draws itself."""
+    """Uniform with the bounds of torch's own layers."""
     model = ImplicitVAE.celeba(4, size=32, width=16, generator=seeded(0))
     for layer in (m for m in model.modules() if type(m) is kind):
         bound = nn.init._calculate_correct_fan(layer.weight, "fan_in") ** -0.5
         for p in (layer.weight, layer.bias):
             assert p.abs().max() <= bound
             scaled = p.detach().flatten()[:5000] / bound
-            if len(scaled) > 1000:  # standard deviation of a uniform law
+            if len(scaled) > 1000:  # standard deviation of a uniform distribution
                 assert_mean(scaled.square(), 1 / 3, detect=0.08)
 
 
@@ -148,7 +148,7 @@ def test_weights_follow_torch_s_law(kind: type[nn.Module]) -> None:
 
 
 def concatenated(net: Any, z: Tensor, x: Tensor) -> Tensor:
-    """What the network is by definition: its layers on ``[x, z]``."""
+    """The definition of the network: its layers on ``[x, z]``."""
     if isinstance(net, ConditionalMLP):
         return net.rest(net.first(torch.cat([x, z], 1)))
     return net.rest(net.first(torch.cat([x, net.paint(z)], 1)))
@@ -178,7 +178,7 @@ def test_split_first_layer_is_the_concatenation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CONDITIONAL)
 def test_score_networks_are_traced(kind: str) -> None:
-    """Not by double backward; and the divergence is the one in z."""
+    """They do not fall back to double backward; the divergence is that in z."""
     event = CONDITIONAL[kind][1]
     net: nn.Module = (
         ConditionalMLP(2, 5, (7, 6), generator=seeded(0))
@@ -195,7 +195,7 @@ def test_score_networks_are_traced(kind: str) -> None:
         assert near(divergence[i], jacobian.reshape(2, 2).trace(), ROUTES)
 
 
-# Laws of pixels.
+# Distributions of pixels.
 
 
 def test_pixel_laws_are_torch_s() -> None:
@@ -222,7 +222,7 @@ def test_samples() -> None:
     assert not model.sample(2).requires_grad
 
 
-# Losses, where everything is known: x = W z + error, with W'W diagonal, has normal posteriors
+# Losses in closed form: x = W z + error, with W'W diagonal, has normal posteriors
 # with independent latents.
 
 STD = 0.7
@@ -245,7 +245,7 @@ class Affine(nn.Module):
 
 
 class Noisy(nn.Module):
-    """The same law as an implicit encoder, and its score."""
+    """The same distribution as an implicit encoder, and its score."""
 
     def __init__(self, explicit: Affine) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ class Noisy(nn.Module):
 
 
 class Score(nn.Module):
-    """A network that happens to be right."""
+    """A network that returns the true score."""
 
     def __init__(self, encoder: Noisy) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ def linear_decoder() -> nn.Linear:
 
 
 def white(count: int, dim: int) -> Tensor:
-    """Noise with mean zero and covariance one exactly, as its expectations are."""
+    """Noise with mean exactly zero and covariance exactly I."""
     eps = normal(count, dim)
     eps = eps - eps.mean(0)
     factor = torch.linalg.cholesky(eps.T @ eps / count)
@@ -315,7 +315,7 @@ def evidence() -> Tensor:
 
 
 def gaussian_kl(explicit: Affine) -> Tensor:
-    """Between the encoder's law at the point and the posterior, as torch has it."""
+    """Between the encoder's distribution at the point and the posterior, by torch."""
     mean, log_std = explicit(POINT)[0].chunk(2)
     exact = Affine()(POINT)[0].detach().chunk(2)
     q = torch.distributions.Normal(mean, log_std.exp())
@@ -348,7 +348,7 @@ def gradients(loss: Tensor, *modules: nn.Module) -> Tensor:
 
 
 def test_implicit_gradient_is_that_of_the_bound() -> None:
-    """With a network that is right, and noise whose moments are."""
+    """With the true score, and noise with exact moments."""
     far, x = Affine(exact=False), POINT.expand(COPIES, 3)
     explicit, implicit = explicit_vae(far), implicit_vae(far)
     truth = gradients(explicit.loss(x).mean(), far, explicit.decoder)
@@ -357,7 +357,7 @@ def test_implicit_gradient_is_that_of_the_bound() -> None:
 
 
 def test_implicit_gradient_with_an_estimator() -> None:
-    """Prior and entropy over all draws, and what is decoded over the first."""
+    """Prior and entropy over all samples, the likelihood over the first."""
     far = Affine(exact=False)
     model = implicit_vae(far)
 
@@ -373,11 +373,11 @@ def test_implicit_gradient_with_an_estimator() -> None:
     truth = gradients(to_prior.sum(), far)
     assert near(gradient(lambda z: model.encoder.score(z, POINT)), truth)
     flipped = gradient(lambda z: -model.encoder.score(z, POINT))
-    assert (flipped - truth).abs().max() > 0.5  # a planted bug, rejected
+    assert (flipped - truth).abs().max() > 0.5  # a planted bug fails
 
 
 def test_implicit_gradient_vanishes_at_the_posterior() -> None:
-    """There the encoder has nothing to learn."""
+    """The posterior is the minimum."""
     exact = Affine()
     loss = implicit_vae(exact).loss(POINT.expand(COPIES, 3)).mean()
     found = torch.autograd.grad(loss, list(exact.parameters()))
@@ -405,7 +405,7 @@ def test_wasserstein_gradient() -> None:
 
 
 def test_estimators_see_draws_of_one_law() -> None:
-    """M latents of each point; or for a WAE, which has one law, those of the batch."""
+    """M latents of each point; for a WAE those of the batch."""
     seen = []
 
     def watch(z: Tensor) -> Tensor:
@@ -441,7 +441,7 @@ def test_kernel_estimators_fit(fit: Any) -> None:
         assert losses.shape == (16,) and losses.isfinite().all()
 
 
-# Who learns from what.
+# Which parameters each loss trains.
 
 
 @pytest.mark.parametrize("cls", [ImplicitVAE, WAE])

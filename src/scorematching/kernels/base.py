@@ -75,7 +75,7 @@ def check_samples(samples: Any) -> None:
 
 def check_queries(x: Any, samples: Tensor, name: str) -> None:
     """Require points ``(*B, N, D)`` of the dtype, device, sets and coordinates of samples."""
-    # Attributes, not isinstance: points may come wrapped by whatever differentiates the score.
+    # No isinstance: while a score is differentiated, points may be wrapped tensors.
     dtype, device = getattr(x, "dtype", type(x).__name__), getattr(x, "device", "the CPU")
     if (dtype, device) != (samples.dtype, samples.device):
         raise TypeError(

@@ -139,16 +139,8 @@ class NICE(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n independent points, without gradients.
-
-        Args:
-            n: number of points.
-            generator: source of randomness; None is torch's default generator.
-
-        Returns:
-            Points ``(n, D)``.
-        """
-        check_count(n, "n", "ask for one point or more")
+        """Draw n independent points, ``(n, D)``, without gradients."""
+        check_count(n, "n", "draw one point or more")
         check_generator(generator, self.log_scale)
         z = PRIORS[self.prior].sample(self.log_scale, (n, self.dim), generator)
         return self.inverse(z)

@@ -172,7 +172,7 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
             ValueError: if the effective sample size of the pool is too small.
         """
         check_is_fitted(self)
-        check_count(n_samples, "n_samples", "ask for one point or more")
+        check_count(n_samples, "n_samples", "draw one point or more")
         generator = self._generator(random_state)
         if self._proposal is None:
             assert isinstance(self.model_, NICE)
@@ -230,7 +230,7 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         return self._log_z
 
     def _settings(self) -> Settings:
-        """The arguments that concern learning, checked."""
+        """The arguments of training, checked."""
         check_fraction(self.validation_fraction, "validation_fraction")
         return Settings(
             model=self.model,

@@ -142,7 +142,7 @@ def learn_dkef(
 
 
 def _two_stages(settings: Settings, count: int) -> DeepKernelConfig:
-    """The settings of `fit_dkef` for so many training points."""
+    """The settings of `fit_dkef` for ``count`` training points."""
     return DeepKernelConfig(
         steps=settings.max_steps,
         batch_size=2 * min(settings.batch_size // 2, count // 2),

@@ -61,7 +61,7 @@ class LatentModel(nn.Module):
         Returns:
             Points ``(n, *event)``.
         """
-        check_count(n, "n", "ask for one point or more")
+        check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
         z = self.noise((n, self.latent_dim), like, generator)
         if not observe:
