@@ -25,16 +25,18 @@ COLOURS = {
 INTRO = """\
 # Score estimators
 
-From samples of a law to its score, `grad log p`, when there is no density to differentiate.
-All of them come twice: as functions on tensors, for many sets of samples at once (what implicit
-models need), and as scikit-learn estimators.
+Estimates of a score, `grad log p`, from samples alone. The kernel estimators exist twice: as
+functions on tensors, for many sets of samples at once (as implicit models need), and as
+scikit-learn estimators.
 
 ```python
-from scorematching.estimators import SpectralScoreEstimator, spectral_score
+from scorematching.estimators import SpectralScoreEstimator
+from scorematching.kernels import fit_spectral
 
 SpectralScoreEstimator().fit(X).grad_log_density(X_new)  # arrays (N, D)
-spectral_score(samples)                                  # tensors (128, 100, 8): 128 sets at once
-spectral_score(samples, queries)                         # at other points than the samples
+fitted = fit_spectral(samples)  # tensors (128, 100, 8): 128 sets at once
+fitted.at_samples()  # scores at the samples
+fitted.score(x)  # scores at other points
 ```
 
 `score(X)` is minus the exact score-matching loss, larger is better, so that bandwidths can be
@@ -69,28 +71,27 @@ CHOICE = [
 
 ADVICE = """\
 - **The bandwidth and the penalty matter more than the method.** The median distance and the
-  defaults are a start, not an answer; compare full and broken lines of one colour below. Stein with
-  its usual ridge of 0.001 is worse than a score of zero for 100 points in eight dimensions, and
-  tuned it is among the best. A search with `GridSearchCV` takes seconds for a few hundred points.
-- **A few hundred points, and time for a search**: `KernelExpFamilyEstimator` or
-  `SteinScoreEstimator`, tuned; without a search, `KernelExpFamilyEstimator`. A network has too much
-  freedom there.
+  defaults are only a start; compare full and broken lines of one colour below. Stein with its usual
+  ridge of 0.001 is worse than a score of zero for 100 points in eight dimensions, and among the
+  best when tuned. A search with `GridSearchCV` takes seconds for a few hundred points.
+- **A few hundred points**: `KernelExpFamilyEstimator` or `SteinScoreEstimator`, tuned; without a
+  search, `KernelExpFamilyEstimator`. A network overfits there.
 - **A thousand points and more**: `SlicedScoreEstimator`. It has caught up with the tuned kernels at
   N = 1000, its error falls faster, and its cost per point does not grow with N.
-- **Inside a training loop**, on B small sets of samples at once: `stein_score` and
-  `spectral_score`, in one batched call on the device of the samples. Neither needs to be trained,
-  both get worse quickly as the dimension grows.
-- **A log-density is wanted too**, up to a constant: `KernelExpFamilyEstimator.score_samples`.
-- **Far from all samples** a kernel has nothing to say: scores of Stein and spectral estimates
-  fall to zero there, that of a kernel exponential family to the score of its base. The funnel,
-  whose width changes a hundredfold, is hard for every kernel of a single width.
-- Coordinates of different units: standardise first, except for `SlicedScoreEstimator`, which does
-  so itself.
+- **Inside a training loop**, on B small sets of samples at once: `fit_stein` and `fit_spectral`, in
+  one batched call on the device of the samples. Neither needs training; both get worse quickly as
+  the dimension grows.
+- **A log-density**, up to a constant: `KernelExpFamilyEstimator.score_samples`.
+- **Far from all samples** Stein and spectral scores fall to zero, and that of a kernel exponential
+  family to the score of its base. The funnel, whose width changes a hundredfold, is hard for every
+  kernel with one bandwidth.
+- Coordinates of different units: standardise first, except for `SlicedScoreEstimator`, which
+  standardises.
 
 Conventions. Stein's out-of-sample score is that of the samples with the point appended. The number
-of eigenpairs is found anew at every fit, those whose share of the trace is below 99 %, for each
-set of a batch; `average_mass=True` takes one number for all, and `include_diagonal=True` the median
-that counts zero distances, both as the code released with Song et al. (2019) does. A median
+of eigenpairs is chosen at every fit and for each set of a batch: the largest ones, up to 99 % of
+the trace. `average_mass=True` takes one number for all sets, and `include_diagonal=True` counts
+zero distances in the median, both as in the code released with Song et al. (2019). A median
 bandwidth carries no gradient.
 
 The defaults of `KernelExpFamilyEstimator` (penalty, scale of the base, steps of the nu-method) and

@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from scorematching._triton import is_available, program
-from scorematching.estimators import spectral
+from scorematching.kernels import spectral
 
 tl: Any = None  # the language of Triton, once a program runs
 turn: Any = None  # _turn as a part of programs, likewise

@@ -22,8 +22,7 @@ from reproduction.autoencoders.eigen import eigenpairs
 from reproduction.experiment import Job, Metrics, Run
 from reproduction.pictures import combine
 from scorematching.errors import DivergedError
-from scorematching.estimators.spectral import fit_spectral
-from scorematching.estimators.stein import stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import WAE
 from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
@@ -121,8 +120,8 @@ def stein(config: Settings, z: Tensor) -> Tensor:
 
     In double precision: its inverse magnifies what tf32, or float32, leaves out.
     """
-    score = stein_score(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
-    return score.to(z)
+    fitted = fit_stein(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
+    return fitted.at_samples().to(z)
 
 
 def spectral(config: Settings, z: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import scorematching as sm
 from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_wae
-from scorematching.estimators import stein_score
+from scorematching.kernels import fit_stein
 from scorematching.models import WAE, ImplicitVAE
 from scorematching.training import (
     Alternating,
@@ -207,7 +207,7 @@ def test_a_phase_moves_its_own_parts_alone() -> None:
 
 def test_one_phase_is_an_ordinary_run() -> None:
     def loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
-        return model.loss(x, stein_score, 5, generator)
+        return model.loss(x, lambda z: fit_stein(z).at_samples(), 5, generator)
 
     whole = ("encoder", "decoder", "score_network")
     alternating = run(objective=Alternating(Phase(loss, whole)))

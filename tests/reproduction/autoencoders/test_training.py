@@ -21,7 +21,7 @@ from reproduction.autoencoders.training import (
     train_model,
 )
 from reproduction.experiment import Job
-from scorematching.estimators import spectral_score, stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import ImplicitVAE
 from scorematching.training import TrainConfig, train
 from tests.tolerances import IDENTITY, ROUTES
@@ -61,19 +61,20 @@ def as_it_is(batch: Tensor, generator: torch.Generator) -> Tensor:
 def test_spectral_is_that_of_the_estimators(average: bool) -> None:
     z = draws(4, 30, 3) * torch.tensor([0.1, 1.0, 2.0, 5.0])[:, None, None]
     config = replace(TINY, average_mass=average)
-    plain = spectral_score(z, include_diagonal=True, average_mass=average)
+    plain = fit_spectral(z, include_diagonal=True, average_mass=average).at_samples()
     assert torch.allclose(spectral(config, z), plain, rtol=0, atol=ROUTES * plain.abs().max())
-    other = spectral_score(z, include_diagonal=True, average_mass=not average)
+    other = fit_spectral(z, include_diagonal=True, average_mass=not average).at_samples()
     assert not torch.allclose(other, plain)
 
 
 def test_kernels_compute_in_double_precision() -> None:
     z = draws(2, 40, 8).float()
-    for method, plain in ((stein, stein_score), (spectral, spectral_score)):
-        wide = plain(z.double(), include_diagonal=True)
-        if method is spectral:
-            wide = plain(z.double(), include_diagonal=True, average_mass=True)
-        found = method(TINY, z)
+    fits = (
+        (stein, fit_stein(z.double(), include_diagonal=True)),
+        (spectral, fit_spectral(z.double(), include_diagonal=True, average_mass=True)),
+    )
+    for method, fitted in fits:
+        wide, found = fitted.at_samples(), method(TINY, z)
         assert found.dtype == torch.float32
         assert torch.equal(found, wide.float()) or torch.allclose(found.double(), wide, rtol=1e-6)
 
@@ -82,9 +83,8 @@ def test_a_set_of_samples_keeps_its_first_eigenpair() -> None:
     """Even where it has all the mass, as for samples that hardly differ."""
     z = draws(1, 6, 2)
     config = replace(TINY, mass=1e-6)
-    assert torch.allclose(
-        spectral(config, z), spectral_score(z, num_eigen=1, include_diagonal=True), atol=IDENTITY
-    )
+    wanted = fit_spectral(z, num_eigen=1, include_diagonal=True).at_samples()
+    assert torch.allclose(spectral(config, z), wanted, atol=IDENTITY)
 
 
 def test_unknown_methods_are_refused() -> None:
