@@ -20,7 +20,7 @@ Sources = dict[str, str]
 """Source text by dotted module name; a package stands under its own name."""
 
 LAYERS: list[set[str]] = [
-    {"errors", "types", "_shapes", "_shares", "_checks", "_graphs", "_triton"},
+    {"errors", "types", "_shapes", "_shares", "_checks", "_graphs", "_tables", "_triton"},
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
     {"objectives"},

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_points
 from scorematching._shapes import inner
+from scorematching._tables import text_table
 from scorematching.derivatives import pairing
 from scorematching.derivatives.smoothness import ORDERS
 from scorematching.errors import SmoothnessError
@@ -41,10 +42,7 @@ class Table:
 
     def __str__(self) -> str:
         """The table, aligned by spaces."""
-        lines = [self.headings, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
-        text = ["  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines]
-        return "\n".join([*text, "", self.conclusion])
+        return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"
 
 
 def explain(model: Any, x: Tensor, show: bool = True) -> Table:
