@@ -177,7 +177,9 @@ def test_nice_knows_its_constant():
 # Learning.
 
 
-@pytest.mark.parametrize("objective", ["ssm-vr", "ssm", "sm", sm.DenoisingScoreMatching(0.3)])
+@pytest.mark.parametrize(
+    "objective", ["ssm-vr", "SSM-VR", "ssm", "sm", sm.DenoisingScoreMatching(0.3)]
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_objective_learns_a_gaussian(model, objective):
     """The truth scores D / 2; a standard deviation that is wrong by a half scores D / 3 at best."""

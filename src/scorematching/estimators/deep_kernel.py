@@ -182,7 +182,7 @@ def fit_dkef(
         model.initialise(x_train, generator)
     result = train(
         model,
-        _two_stage(objective),
+        two_stage_loss(objective),
         x_train,
         config.training(),
         validation=_validation(objective, x_train, x_valid, config, generator),
@@ -292,8 +292,8 @@ class RidgePath:
         return 0.5 * ((a @ self.valid_G) * a).sum(1) + a @ self.valid_b + self.constant
 
 
-def _two_stage(objective: Any) -> Callable[..., Tensor]:
-    """The loss of one half of a batch, with alpha from the other."""
+def two_stage_loss(objective: Any) -> Callable[..., Tensor]:
+    """A loss for `train`: of the second half of a batch, with alpha solved on the first half."""
 
     def loss(model: DKEF, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x_alpha, x_loss = batch.chunk(2)
