@@ -22,7 +22,7 @@ from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
 from reproduction.dkef.scaling_report import UNIT, notes, plot, reference_dim
 from reproduction.experiment import Experiment, Job, Metrics, as_numbers
 from reproduction.objectives import METHODS, objective
-from scorematching.capture import CapturedStep, descend
+from scorematching.capture import CapturedStep
 from scorematching.estimators.deep_kernel import two_stage_loss
 from scorematching.models import DKEF
 from scorematching.training.checkpoint import write_atomically
@@ -179,7 +179,8 @@ def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
 
     def eager() -> None:
         adam.zero_grad(set_to_none=True)
-        descend(loss(model, batch, generator=generator).mean(), adam, None, [], None)
+        loss(model, batch, generator).mean().backward()
+        adam.step()
         if config.refit:
             model.fit_alpha(of_points, points[: config.refit], generator)
         if config.validate:
