@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks import density, estimators
 from benchmarks.harness.command import command_line
+from benchmarks.harness.provenance import ROOT
 from benchmarks.objectives import run
 
 GIVEN = {
@@ -35,8 +37,12 @@ def test_only_what_differs_is_named(function) -> None:
 
 
 def test_the_program_explains_itself() -> None:
-    program = [sys.executable, "-m", "benchmarks.objectives"]
-    shown = subprocess.run([*program, "--help"], capture_output=True, text=True)
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "benchmarks.objectives", *words]
+        plain = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+        return subprocess.run(program, capture_output=True, text=True, cwd=ROOT, env=plain)
+
+    shown = start("--help")
     assert shown.returncode == 0 and "python -m benchmarks.objectives --rounds 20" in shown.stdout
-    wrong = subprocess.run([*program, "--roundz", "2"], capture_output=True, text=True)
+    wrong = start("--roundz", "2")
     assert wrong.returncode == 2 and "No such option: --roundz" in wrong.stderr
