@@ -97,7 +97,7 @@ def measure(
         "step": STEP,
     }
     document |= on_gpu(options) if device == "cuda" else on_cpu(options, modules)
-    document["verdict"] = targets.judge(document)
+    document["verdict"] = targets.compare(document)
     print(targets.as_text(document["verdict"]))
     write(document, output or RESULTS / f"{device}.json")
     return document

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 NETWORKS = ("mlp100", "mlp784")
 
 
-def judge(document: dict[str, Any]) -> list[Row]:
+def compare(document: dict[str, Any]) -> list[Row]:
     """A row for each quantity with a target, and for others to compare it with."""
     rows, found = document["rows"], []
     models = dict.fromkeys(r["model"] for r in rows if r["suite"] == "objectives")
@@ -94,7 +94,7 @@ def _noise(variances: list[Row]) -> list[Row]:
             default = row["law"] == "balanced" and what == "loss" and row["problem"] == "normal"
             target = f"time x {what} variance, torchebm default / SSM-VR {row['law']}"
             found.append(
-                _judged(row["about"], target, row[f"{what}_gain"], ">=", 50.0 if default else None)
+                _row(row["about"], target, row[f"{what}_gain"], ">=", 50.0 if default else None)
             )
     return found
 
@@ -130,7 +130,7 @@ def _ratio(
     """A time relative to another one, at most ``bound`` if there is a target."""
     if mine is None or other is None:
         return []
-    return [_judged(model, target, mine / other, "<=", bound if aimed else None)]
+    return [_row(model, target, mine / other, "<=", bound if aimed else None)]
 
 
 def _speedup(
@@ -144,10 +144,10 @@ def _speedup(
     """How many times faster mine is, at least ``bound`` if there is a target."""
     if mine is None or other is None:
         return []
-    return [_judged(model, target, other / mine, ">=", bound if aimed else None)]
+    return [_row(model, target, other / mine, ">=", bound if aimed else None)]
 
 
-def _judged(model: str, target: str, value: float, sign: str, bound: float | None) -> Row:
+def _row(model: str, target: str, value: float, sign: str, bound: float | None) -> Row:
     met = None if bound is None else (value <= bound if sign == "<=" else value >= bound)
     found: Row = {"model": model, "target": target, "value": value}
     return found | {"sign": sign, "bound": bound, "met": met}

@@ -1,4 +1,4 @@
-"""The pictures of the benchmark page: how pairing works, and time against M."""
+"""Pictures of the benchmark page: how pairing works, and time against M."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STYLES = {
     ("torchebm", "SSM", "signs"): ("torchebm SSM", "#d1601c", "^", "-"),
     ("ebmkit", "SSM-VR", "normal"): ("ebmkit SSM-VR", "#7b52ab", "v", "-"),
 }
-"""Label, colour, marker and line of the contenders that are drawn."""
+"""Label, colour, marker and line of each curve."""
 
 
 def schematic(path: Path) -> None:
-    """A chain of operations, tangents forward, adjoints backward, and where they meet."""
+    """A chain of operations with tangents forward, adjoints backward, and their products."""
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(10, 4.3))
     axes.set(xlim=(-0.1, 12.3), ylim=(-3.55, 2.55))

@@ -104,7 +104,7 @@ def run(config: Config, job: Job) -> Metrics:
     """
     parts = load(config, job)
     model = make_model(config, job)
-    judge = Judge(config, job, parts.test[: config.reference_images])
+    judge = SampleDistances(config, job, parts.test[: config.reference_images])
 
     def look(mark: int) -> Metrics:
         found = {"reconstruction": reconstruction(model, parts.valid, job)}
@@ -177,14 +177,14 @@ def make_model(config: Config, job: Job) -> VAE | ImplicitVAE | WAE:
     return model.to(job.device)
 
 
-class Judge:
-    """Distances of a model's samples to images that it has not seen.
+class SampleDistances:
+    """Distances of a model's samples to held-out images.
 
-    Samples are means of pixels, without their noise, rounded to bytes as the images are.
+    Samples are means of pixels, without noise, rounded to bytes like the images.
 
     Args:
         config: the settings.
-        job: the circumstances.
+        job: seed, device and data folder.
         images: bytes ``(N, 3, S, S)``.
     """
 

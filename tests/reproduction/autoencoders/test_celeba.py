@@ -15,7 +15,7 @@ from reproduction.autoencoders.celeba import (
     EXPERIMENT,
     SMOKE,
     Config,
-    Judge,
+    SampleDistances,
     as_bytes,
     coarse_pixels,
     dequantise,
@@ -93,15 +93,15 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(SMALL, job(tmp_path / "whole"))
-    real, calls = Judge.__call__, []
+    real, calls = SampleDistances.__call__, []
 
-    def break_once(self: Judge, model: Any) -> Any:
+    def break_once(self: SampleDistances, model: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return real(self, model)
 
-    monkeypatch.setattr(Judge, "__call__", break_once)
+    monkeypatch.setattr(SampleDistances, "__call__", break_once)
     with pytest.raises(KeyboardInterrupt):
         run(SMALL, job(tmp_path / "broken"))
     resumed = run(SMALL, job(tmp_path / "broken"))
@@ -139,7 +139,9 @@ def test_bytes_become_numbers_with_the_noise_of_rounding() -> None:
 
 def test_the_judge_compares_rounded_samples_with_held_out_images(tmp_path: Path) -> None:
     images = load(SMALL, job(tmp_path)).test
-    judge = Judge(replace(SMALL, fid_samples=len(images), fid_batch=16), job(tmp_path), images)
+    judge = SampleDistances(
+        replace(SMALL, fid_samples=len(images), fid_batch=16), job(tmp_path), images
+    )
 
     class Echo:
         """A model whose samples are the images, a little off."""
