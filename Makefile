@@ -29,7 +29,7 @@ test: venv  ## Run the tests and the examples in docstrings
 	$(PYTEST)
 
 doctest: venv  ## Run the examples in docstrings only
-	$(PYTEST) src
+	$(PYTEST) src reproduction benchmarks
 
 check: lint types test  ## Everything a change must pass
 
@@ -47,4 +47,4 @@ types: venv  ## Check types
 clean:  ## Remove the environment, caches and outputs
 	rm -rf $(VENV) build dist demo-output src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests reproduction benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

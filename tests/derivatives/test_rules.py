@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from scorematching.derivatives.tracing import times
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import LogDensityField
 from scorematching.derivatives import composed, rules, smoothness, tracing
-from scorematching.derivatives.tracing import times
 from tests.laws import assert_close
 from tests.tolerances import ROUTES
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from scorematching.derivatives.tracing import Tape, _Stretch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import LogDensityField, SplitRademacher, VectorField, _directions
 from scorematching._directions import Parts
-from scorematching.derivatives.tracing import Tape, _Stretch
 from tests import oracles
 from tests.derivatives.ways import WAYS, Bank, Way
 from tests.laws import assert_close

@@ -180,7 +180,7 @@ def fit_dkef(
         model.initialise(x_train, generator)
     result = train(
         model,
-        _training_loss(objective),
+        two_stage_loss(objective),
         x_train,
         config.training(),
         validation=_validation(objective, x_train, x_valid, config, generator),
@@ -291,8 +291,8 @@ class RidgePath:
         return 0.5 * ((a @ self.valid_G) * a).sum(1) + a @ self.valid_b + self.constant
 
 
-def _training_loss(objective: Any) -> Callable[..., Tensor]:
-    """The loss of the second half of a batch, with alpha solved on the first."""
+def two_stage_loss(objective: Any) -> Callable[..., Tensor]:
+    """A loss for `train`: of the second half of a batch, with alpha solved on the first half."""
 
     def loss(model: DKEF, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x_alpha, x_loss = batch.chunk(2)

@@ -14,22 +14,12 @@ from scorematching.estimators.deep_kernel import DeepKernelConfig, choose_ridge,
 from scorematching.estimators.density.calibration import DiagonalBase, calibrate, widest_base
 from scorematching.estimators.density.sampling import KernelProposal
 from scorematching.models import DKEF, NICE
-from scorematching.objectives import (
-    MaximumLikelihood,
-    Objective,
-    ScoreMatching,
-    SlicedScoreMatching,
-    SlicedScoreMatchingVR,
-)
+from scorematching.objectives import MaximumLikelihood, Objective, ScoreMatching
+from scorematching.objectives.names import NAMES
 from scorematching.objectives.sliced import Sliced
 from scorematching.training import TrainConfig, train
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "ssm-vr": SlicedScoreMatchingVR,
-    "ssm": SlicedScoreMatching,
-    "sm": ScoreMatching,
-    "mle": MaximumLikelihood,
-}
+OBJECTIVES = {name.lower(): NAMES[name] for name in ("SSM-VR", "SSM", "SM", "MLE")}
 
 _RATES = {"dkef": 1e-2, "nice": 2e-3}
 _VALIDATE_EVERY = 10
@@ -94,8 +84,9 @@ class Learned(NamedTuple):
 
 
 def objective_of(value: Any, model: str) -> Objective:
-    """An objective by its name; an `Objective` is returned as it is."""
-    objective = OBJECTIVES[value]() if isinstance(value, str) and value in OBJECTIVES else value
+    """The objective of a name, or the one that was given."""
+    named = isinstance(value, str) and value.lower() in OBJECTIVES
+    objective = OBJECTIVES[value.lower()]() if named else value
     if not isinstance(objective, Objective):
         raise ValueError(
             f"objective must be one of {', '.join(OBJECTIVES)} or an Objective, got {value!r}; "

@@ -1,15 +1,17 @@
-"""What was aimed at, and whether one run reached it."""
+"""Targets that were set for the timings, and whether a run meets them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from scorematching._tables import text_table
+
 Row = dict[str, Any]
 NETWORKS = ("mlp100", "mlp784")
 
 
-def verdicts(document: dict[str, Any]) -> list[Row]:
-    """Every target that the rows of a document can speak to."""
+def compare(document: dict[str, Any]) -> list[Row]:
+    """A row for each quantity with a target, and for others to compare it with."""
     rows, found = document["rows"], []
     models = dict.fromkeys(r["model"] for r in rows if r["suite"] == "objectives")
     for model in models:
@@ -20,18 +22,22 @@ def verdicts(document: dict[str, Any]) -> list[Row]:
 
 
 def as_text(found: list[Row]) -> str:
-    """The verdicts as an aligned table."""
-    lines = ["", "verdict".ljust(74) + "value".rjust(9) + "  target"]
-    for row in found:
-        met = {True: "met", False: "MISSED", None: ""}[row["met"]]
-        bound = "" if row["bound"] is None else f"{row['sign']} {row['bound']:g}"
-        name = f"{row['model']}: {row['target']}"
-        lines.append(f"{name:<74}{row['value']:9.2f}  {bound:9s} {met}")
-    return "\n".join(lines)
+    """The rows as a table."""
+    met = {True: "met", False: "MISSED", None: ""}
+    cells = [
+        [
+            f"{row['model']}: {row['target']}",
+            f"{row['value']:.2f}",
+            "" if row["bound"] is None else f"{row['sign']} {row['bound']:g}",
+            met[row["met"]],
+        ]
+        for row in found
+    ]
+    return text_table(["quantity", "value", "target", ""], cells, align_right=True)
 
 
 def _sliced(rows: list[Row], model: str) -> list[Row]:
-    """Sliced losses; targets are set for the networks, other models are shown beside them."""
+    """Sliced losses; only the networks have targets."""
     aimed = model in NETWORKS
 
     def t(library: str, objective: str, num: int, law: str | None = None) -> float | None:
@@ -88,7 +94,7 @@ def _noise(variances: list[Row]) -> list[Row]:
             default = row["law"] == "balanced" and what == "loss" and row["problem"] == "normal"
             target = f"time x {what} variance, torchebm default / SSM-VR {row['law']}"
             found.append(
-                _judged(row["about"], target, row[f"{what}_gain"], ">=", 50.0 if default else None)
+                _row(row["about"], target, row[f"{what}_gain"], ">=", 50.0 if default else None)
             )
     return found
 
@@ -103,7 +109,7 @@ def _seconds(
     mode: str = "eager",
     law: str | None = None,
 ) -> float | None:
-    """The median of the one row that fits; None if there is none."""
+    """The median time of the row with these values; None if there is none."""
     wanted = (suite, model, library, objective, num, mode)
     keys = ("suite", "model", "library", "objective", "num", "mode")
     for row in rows:
@@ -121,9 +127,10 @@ def _ratio(
     bound: float | None,
     aimed: bool = False,
 ) -> list[Row]:
+    """A time relative to another one, at most ``bound`` if there is a target."""
     if mine is None or other is None:
         return []
-    return [_judged(model, target, mine / other, "<=", bound if aimed else None)]
+    return [_row(model, target, mine / other, "<=", bound if aimed else None)]
 
 
 def _speedup(
@@ -134,18 +141,13 @@ def _speedup(
     aimed: bool,
     bound: float = 3.0,
 ) -> list[Row]:
+    """How many times faster mine is, at least ``bound`` if there is a target."""
     if mine is None or other is None:
         return []
-    return [_judged(model, target, other / mine, ">=", bound if aimed else None)]
+    return [_row(model, target, other / mine, ">=", bound if aimed else None)]
 
 
-def _judged(model: str, target: str, value: float, sign: str, bound: float | None) -> Row:
+def _row(model: str, target: str, value: float, sign: str, bound: float | None) -> Row:
     met = None if bound is None else (value <= bound if sign == "<=" else value >= bound)
-    return {
-        "model": model,
-        "target": target,
-        "value": value,
-        "sign": sign,
-        "bound": bound,
-        "met": met,
-    }
+    found: Row = {"model": model, "target": target, "value": value}
+    return found | {"sign": sign, "bound": bound, "met": met}
