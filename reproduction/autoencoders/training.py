@@ -151,7 +151,10 @@ def optimizer_for(config: Settings, model: Any) -> Callable[..., torch.optim.Opt
 
     def make(parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         rest = [p for p in parameters if id(p) not in others]
-        groups = [{"params": rest}, {"params": network, "lr": config.score_lr}]
+        groups: list[dict[str, Any]] = [
+            {"params": rest},
+            {"params": network, "lr": config.score_lr},
+        ]
         return torch.optim.RMSprop(groups, lr=lr)
 
     return make

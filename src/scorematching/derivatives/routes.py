@@ -49,7 +49,7 @@ def _by_pairing(model: Model, x: Tensor, v: Tensor) -> Pair:
         try:
             tape, y = model.trace(x, v, partial(Pairing, x))
             if y.p.ndim == 1:
-                return tape.pair(y.p)  # type: ignore[no-any-return]
+                return tape.pair(y.p)
         except LostBatchAxis:
             findings.lost_axis = True
     return _by_jet(model, x, v)

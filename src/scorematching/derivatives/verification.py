@@ -159,7 +159,7 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
         score, curvature = answer(x, v)
         return curvature.sum() + 0.5 * score.square().sum()
 
-    since = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    since = torch.autograd._get_sequence_nr()
     value = scalar()
     parameters = leaves(value, x, since) if value.requires_grad else []
     if not parameters or not all(_is_plain(p) for p in parameters):

@@ -139,7 +139,7 @@ def test_bytes_become_numbers_with_the_noise_of_rounding() -> None:
 
 def test_distances_compare_rounded_samples_with_held_out_images(tmp_path: Path) -> None:
     images = load(SMALL, job(tmp_path)).test
-    judge = SampleDistances(
+    distances = SampleDistances(
         replace(SMALL, fid_samples=len(images), fid_batch=16), job(tmp_path), images
     )
 

@@ -81,7 +81,7 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _out_of_place(call: Call, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``exp`` for ``exp_``: the in-place function on a copy."""
-    return call.func(value.clone(), *args, **kwargs)  # type: ignore[no-any-return]
+    return call.func(value.clone(), *args, **kwargs)
 
 
 def _with_arguments(shortcut: Push, args: Any, kwargs: Any, *values: Tensor) -> Tensor:

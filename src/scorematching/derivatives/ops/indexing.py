@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def getitem(call: Call, x: Any, index: Any) -> Any:
 def _pick(call: Call, x: Traced, items: tuple[Any, ...]) -> Any:
     y = x.p[items]
     if sum(isinstance(i, Tensor) for i in items) > 1 or any(i is True or i is False for i in items):
-        push: Push = torch.func.vmap(lambda t: t[items])
+        push = torch.func.vmap(itemgetter(items))
         return selection(call.tape, x, y, push, _axis_of_advanced(x, items))
     key = (slice(None), *items)
     return selection(call.tape, x, y, lambda t: t[key], _axis_after_index(x, items))
@@ -345,7 +346,7 @@ def _jointly_linear(places: tuple[int, ...]) -> Any:
                 else torch.zeros_like(a) if isinstance(a, Tensor) else 0.0
                 for i, a in enumerate(args)
             ]  # fmt: skip
-            return func(*filled, **kwargs)  # type: ignore[no-any-return]
+            return func(*filled, **kwargs)
 
         inputs = [args[i] for i in active]
 

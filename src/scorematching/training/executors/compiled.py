@@ -62,6 +62,11 @@ class CompiledGradients(Gradients):
         return self.compiled[_key(batch, phase)](batch, self.module.draw(batch, phase))
 
 
+def _dense(noise: Tensor | None) -> Tensor | None:
+    """Noise as a plain tensor: what is known about the zeros of directions holds for one call."""
+    return None if noise is None else noise.as_subclass(Tensor)
+
+
 class _Phase:
     """The compiled gradients of one phase, as a function of weights, points and noise.
 
@@ -87,7 +92,7 @@ class _Phase:
         """Set the gradients; returns the mean loss."""
         values = [p.detach() for p in self.leaves.values()]
         with torch.no_grad():
-            loss, gradients = self.function(values, list(self.fixed.values()), batch, noise)
+            loss, gradients = self.function(values, list(self.fixed.values()), batch, _dense(noise))
         for parameter, gradient in zip(self.used, gradients):
             parameter.grad = gradient
         return loss
@@ -106,7 +111,7 @@ class _Phase:
             return loss.detach(), [gradient for gradient in gradients if gradient is not None]
 
         values, others = _copies(self.leaves), _copies(self.fixed)
-        graph = make_fx(evaluate)(values, others, batch, noise)
+        graph = make_fx(evaluate)(values, others, batch, _dense(noise))
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
         function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
