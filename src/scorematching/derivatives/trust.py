@@ -143,7 +143,9 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
     smoothness.require(findings.smoothness, order, f"the {what} of a {model.kind}")
 
 
-def _verify(model: Model, question: Question, x: Tensor, training: bool, findings: Findings) -> None:
+def _verify(
+    model: Model, question: Question, x: Tensor, training: bool, findings: Findings
+) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
     probe = question.probe or question.traced
     reverse = question.probe_reverse or question.reverse
@@ -254,5 +256,3 @@ def _wrong(model: Model, findings: Findings) -> WrongDerivativeError:
         "operations that torch differentiates twice (odeint instead of odeint_adjoint), or "
         "FiniteDifferenceSSM, which needs no second derivative"
     )
-
-

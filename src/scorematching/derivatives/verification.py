@@ -81,7 +81,9 @@ def _floors(score: Tensor, x: Tensor, v: Tensor, tolerance: float) -> tuple[Tens
     return noise * size, noise * size * length.sqrt() * (1 + 1 / spread)
 
 
-def agrees_with_differences(ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor) -> bool:
+def agrees_with_differences(
+    ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor
+) -> bool:
     """Whether a curvature agrees with central differences of the score, or these are too rough."""
     if x.dtype not in TOLERANCES:
         return True
@@ -152,7 +154,6 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
     The scalar is ``sum(curvature) + 0.5 sum |score|^2``; the direction is random, of the size of
     each parameter. The parameters are moved by exchanging their data and are always put back.
     """
-
     x = x.detach().clone().requires_grad_()
 
     def scalar() -> Tensor:

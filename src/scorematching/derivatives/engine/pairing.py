@@ -206,5 +206,3 @@ def _without_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-

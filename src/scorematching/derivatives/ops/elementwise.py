@@ -164,9 +164,7 @@ def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
     return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
 
 
-POWER = Operation(
-    "pow", "elementwise", apply, facts=Elementwise(_power, False, True, None)
-)
+POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, False, True, None))
 """Powers with a constant exponent; `products.power` decides which powers these are."""
 
 

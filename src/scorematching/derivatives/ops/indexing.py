@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.tape import Push, Tape, lift, widen
+from scorematching.derivatives.engine.tape import Tape, lift, widen
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, Untraceable, plain
 from scorematching.derivatives.ops.linear import broadcast_axis, selection
 from scorematching.derivatives.ops.registry import constant, find, structural

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from scorematching._shapes import event_axes, inner
-from scorematching.derivatives.composed import twice_differentiable
-from scorematching.derivatives.masks import Mask, MaskRecorder, Recorder
+from scorematching.derivatives.ops.compositions import twice_differentiable
+from scorematching.derivatives.smoothness.masks import Mask, MaskRecorder, Recorder
 
 Model = Callable[[Tensor], Tensor]
 

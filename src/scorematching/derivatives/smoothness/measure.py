@@ -1,6 +1,6 @@
 """How smooth a score is, measured along short lines through the user's points.
 
-A search (see `smoothness_search`) proposes short intervals of lines that may hold a kink; a test
+A search (see `search`) proposes short intervals of lines that may hold a kink; a test
 at six points around each of them decides. Towards a jump the values on its two sides go on
 differing by the same amount; where a function is smooth they differ 8 times less when they are 8
 times closer. A smooth function with sharp bends therefore passes, and so does a comparison or a
@@ -22,8 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scorematching.derivatives.model_probe import Model, Probe, agree
-from scorematching.derivatives.smoothness_search import (
+from scorematching.derivatives.smoothness.probe import Model, Probe, agree
+from scorematching.derivatives.smoothness.search import (
     Accuracy,
     Intervals,
     Lines,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scorematching._shapes import dimension, event_axes
-from scorematching.derivatives.model_probe import Probe
+from scorematching.derivatives.smoothness.probe import Probe
 
 NODES = 8
 """Points at which a line, or a part of one, is evaluated."""
