@@ -22,7 +22,14 @@ Sources = dict[str, str]
 
 LAYERS: list[set[str]] = [
     {
-        "errors", "types", "_shapes", "_directions", "_tracing", "_checks", "_graphs", "_tables",
+        "errors",
+        "types",
+        "_shapes",
+        "_directions",
+        "_tracing",
+        "_checks",
+        "_graphs",
+        "_tables",
         "_triton",
     },  # fmt: skip
     {"projections", "derivatives", "distributions", "kernels"},

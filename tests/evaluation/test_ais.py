@@ -506,6 +506,7 @@ def test_binary_images_in_one_reading(dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 @GPU
+@pytest.mark.filterwarnings("ignore")  # of the debug mode itself
 def test_a_transition_waits_for_nothing() -> None:
     decoder, sizes = mnist_decoder("cuda"), torch.full((9, 1), 0.1, dtype=F64)
     z = randn(8, 8).cuda()

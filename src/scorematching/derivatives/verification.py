@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +105,7 @@ def best_difference(
     entry, so that neither rounding nor curvature decides.
     """
     slopes = [(f(h) - f(-h)) / (2 * h) for h in (2.0**-k for k in exponents)]
-    changes = torch.stack([(a - b).abs() for a, b in zip(slopes[:-1], slopes[1:])])
+    changes = torch.stack([(a - b).abs() for a, b in pairwise(slopes)])
     best = changes.nan_to_num(float("inf")).argmin(0, keepdim=True)
     return (
         torch.stack(slopes[:-1]).gather(0, best).squeeze(0),

@@ -25,12 +25,12 @@ constant(
     "ndimension dim_order __len__ __bool__ __float__ __int__ __index__ __repr__ __format__ __str__ "
     "__contains__ __array__ is_same_size can_cast promote_types bernoulli multinomial "
     "rand_like randn_like randint_like is_nonzero is_inference is_conj is_neg is_set_to isreal "
-    "nelement is_signed is_distributed hash sym_size sym_numel sym_stride floor_divide __floordiv__ "
+    "is_signed is_distributed sym_size sym_numel sym_stride floor_divide __floordiv__ "
     "__rfloordiv__ histc histogram unique unique_consecutive bincount nextafter is_leaf "
     "grad_fn grad layout is_cuda is_cpu is_mps is_meta is_sparse is_quantized is_mkldnn is_nested "
-    "names itemsize nbytes output_nr _version _base volatile type_promotion __hash__ get_device "
-    "is_xpu is_ipu is_vulkan is_maia is_hpu is_mtia is_sparse_csr retains_grad name _backward_hooks "
-    "_is_view has_names storage untyped_storage _is_zerotensor is_coalesced"
+    "names itemsize nbytes output_nr _version _base volatile __hash__ "
+    "is_xpu is_ipu is_vulkan is_maia is_hpu is_mtia is_sparse_csr retains_grad name "
+    "_backward_hooks _is_view has_names storage untyped_storage _is_zerotensor is_coalesced"
 )
 
 
@@ -335,7 +335,7 @@ def _jointly_linear(places: tuple[int, ...]) -> Any:
         if len(args) <= places[-1]:
             raise NoRule
         active = _places(call, places, args)
-        func = call.func
+        func = getattr(Tensor, call.name) if call.operation.writes else call.func
         y = func(*plain(args), **kwargs)
 
         def with_tangents(*tangents: Tensor) -> Tensor:

@@ -68,15 +68,17 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise NoRule
     y = call.func(x.p, *args, **kwargs)
     if isinstance(y, (tuple, list)):
-        parts = [
-            selection(call.tape, x, part, _vmapped(call.func, args, kwargs, i), _axis(call, x, part, args, kwargs))
-            for i, part in enumerate(y)
-        ]  # fmt: skip
-        return type(y)(parts)
+        return type(y)(_part(call, x, part, i, args, kwargs) for i, part in enumerate(y))
     push, axis = _vmapped(call.func, args, kwargs, None), _axis(call, x, y, args, kwargs)
     if call.operation.facts.selection:
         return selection(call.tape, x, y, push, axis)
     return call.tape.linear(x, y, push, axis)
+
+
+def _part(call: Call, x: Traced, y: Tensor, number: int, args: Any, kwargs: Any) -> Traced:
+    """One of several results."""
+    push = _vmapped(call.func, args, kwargs, number)
+    return selection(call.tape, x, y, push, _axis(call, x, y, args, kwargs))
 
 
 def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
@@ -144,10 +146,9 @@ def drop_axes(y: Any, dims: Any) -> Any:
 
 
 @structural(
-    *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as to "
-    "double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias lift_fresh "
-    "lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d _unsafe_view "
-    "copy".split(),
+    *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as "
+    "to double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias copy "
+    "lift_fresh lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d".split(),
     kind="linear",
 )
 def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,7 +38,7 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
 def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """Exponentials divided by their sum, with a closed second derivative."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    if dim is None:
+    if dim is None or x.ndim == 0:
         raise NoRule
     x = x if dtype is None else x.to(dtype)
     if not call.tape.closed_forms:
@@ -61,7 +61,7 @@ def log_softmax(
 ) -> Any:
     """The logarithm of softmax."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    if dim is None:
+    if dim is None or x.ndim == 0:
         raise NoRule
     x = x if dtype is None else x.to(dtype)
     return x - torch.logsumexp(x, dim, keepdim=True)

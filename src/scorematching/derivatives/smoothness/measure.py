@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -84,7 +83,7 @@ class Measurement:
 def measure(
     call: Model,
     x: Tensor,
-    kind: Literal["log-density", "vector field"],
+    kind: str,
     generator: torch.Generator | None = None,
 ) -> Measurement:
     """Measure the smoothness of a model's score around points ``x: (N, *event)``.
