@@ -139,9 +139,8 @@ def test_bytes_become_numbers_with_the_noise_of_rounding() -> None:
 
 def test_distances_compare_rounded_samples_with_held_out_images(tmp_path: Path) -> None:
     images = load(SMALL, job(tmp_path)).test
-    distances = SampleDistances(
-        replace(SMALL, fid_samples=len(images), fid_batch=16), job(tmp_path), images
-    )
+    config = replace(SMALL, fid_samples=len(images), fid_batch=16)
+    distances = SampleDistances(config, job(tmp_path), images)
 
     class Echo:
         """A model whose samples are the images, a little off."""
