@@ -55,6 +55,7 @@ class Result:
     library: str
     name: str
     verdict: str
+    why: str = ""
     kind: str = ""
     outcome: str = ""
     errors: dict[str, float] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def time_limit(seconds: int) -> Iterator[None]:
 
 def examine(entry: Entry, limit: int = 120) -> Result:
     """Measure the truth on one copy of a model, ask the library about another, compare."""
-    result = Result(entry.library, entry.name, entry.verdict)
+    result = Result(entry.library, entry.name, entry.verdict, entry.why)
     with settings(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
@@ -143,7 +144,7 @@ def compare(model: Model, v: Tensor, truth: Truth | None, **options: Any) -> dic
     kind = sm.LogDensityField if model.kind == "density" else sm.VectorField
     wrapped = kind(model.call, **options)
     errors: dict[str, float] = {}
-    for use in range(USES):
+    for _ in range(USES):
         loss, gradient = train_once(wrapped, model, v)
         if truth is not None:
             _worst(errors, "loss", truth.loss.distance(loss))

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.zoo.outcome import FOLLOWED, OUTCOMES, SKIPPED, UNSURE, Result
 
-HEADINGS = ("library", "model", "truth", "outcome", "error", "s", "note")
-
 PAGE = """# Supported models
 
 Models of other libraries, each trained on with sliced score matching and compared with finite
@@ -21,9 +19,10 @@ differences: score, curvature, divergence, loss and parameter gradient. This pag
 
 {counts}
 
-*Followed*: the engine traces the model and its answers are right. *Slow route, stated*: the answers
-are right by double backward, and a warning says why. *Refused rightly*: the model has a kink, or its
-points depend on each other; an error says where.
+*Followed*: the engine traces the model and its answers are right. *Slow route, stated*: the
+answers are right by double backward, and a warning says why. *Refused rightly*: the model has a
+kink, or its points depend on each other; an error says where. *Opaque* models are smooth, but torch
+cannot differentiate their backward pass; a right answer and a refusal are both right.
 
 Versions: {versions}.
 
@@ -32,18 +31,14 @@ Versions: {versions}.
 
 
 def row(result: Result) -> tuple[str, ...]:
-    """The cells of one result."""
-    error = f"{max(result.errors.values()):.0e}" if result.errors else ""
-    seconds = f"{result.seconds:.1f}"
-    return (
-        result.library,
-        result.name,
-        result.verdict,
-        result.outcome,
-        error,
-        seconds,
-        result.note or result.explained,
-    )
+    """The cells of one result: library, model, truth, outcome, error, seconds, note."""
+    seconds, note = f"{result.seconds:.1f}", result.note or result.explained
+    names = (result.library, result.name, result.verdict, result.outcome)
+    return (*names, _error(result), seconds, note)
+
+
+def _error(result: Result) -> str:
+    return f"{max(result.errors.values()):.0e}" if result.errors else ""
 
 
 def line(result: Result) -> str:
@@ -89,7 +84,6 @@ def page(results: Sequence[Result], path: Path, packages: Sequence[str]) -> str:
 def _table(name: str, results: Sequence[Result]) -> str:
     lines = ["| model | kind | truth | outcome | largest error |", "|---|---|---|---|---|"]
     for r in sorted(results, key=lambda r: r.name):
-        error = f"{max(r.errors.values()):.0e}" if r.errors else ""
         truth = f"{r.verdict}: {r.why}" if r.why else r.verdict
-        lines.append(f"| {r.name} | {r.kind} | {truth} | {r.outcome} | {error} |")
+        lines.append(f"| {r.name} | {r.kind} | {truth} | {r.outcome} | {_error(r)} |")
     return "\n".join([f"## {name}", "", *lines])

@@ -2,22 +2,23 @@
 
 Only values and first-order reverse-mode gradients of the model are used, and the latter are
 compared with differences of values first. Second and third derivatives are differences of those,
-by Ridders' method: Richardson extrapolation over halved steps, which keeps for every number the
-estimate that changes least and returns that change as its error.
+by Ridders' method: Richardson extrapolation over halved steps, which keeps the estimate that
+changes least and returns that change as its error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from tests.zoo.entry import Model
 
-LEVELS = 6
-FIRST_STEP = 0.16
+LEVELS = 7
+FIRST_STEP = 0.04
 MAX_TRACE = 6
 """Divergences are measured for events of at most this size."""
 
@@ -27,7 +28,7 @@ class Measured:
     """A number or tensor, and how far it may be off."""
 
     value: Tensor
-    error: Tensor
+    error: float
 
     def __add__(self, other: Measured) -> Measured:
         return Measured(self.value + other.value, self.error + other.error)
@@ -39,7 +40,7 @@ class Measured:
     @property
     def doubt(self) -> float:
         """Largest error relative to the largest value."""
-        return float(self.error.max()) / self.scale
+        return self.error / self.scale
 
     def distance(self, other: Tensor) -> float:
         """Largest difference relative to the largest value; infinite where not finite."""
@@ -52,14 +53,14 @@ def derivative(f: Callable[[float], Tensor], order: int = 1, first: float = FIRS
     centre = f(0.0) if order == 2 else None
     steps = [first / 2**k for k in range(LEVELS)]
     row = [_quotient(f, centre, h) for h in steps]
-    best, error = row[-1], torch.full_like(row[-1], float("inf"))
+    best = Measured(row[-1], float("inf"))
     for k in range(1, LEVELS):
-        better = [b + (b - a) / (4**k - 1) for a, b in zip(row, row[1:])]
+        better = [b + (b - a) / (4**k - 1) for a, b in pairwise(row)]
         for old, new, older in zip(row[1:], better, row):
-            change = torch.maximum((new - old).abs(), (new - older).abs())
-            best, error = torch.where(change < error, new, best), torch.minimum(change, error)
+            change = float(torch.maximum((new - old).abs(), (new - older).abs()).max())
+            best = Measured(new, change) if change < best.error else best
         row = better
-    return Measured(best, error)
+    return best
 
 
 def _quotient(f: Callable[[float], Tensor], centre: Tensor | None, h: float) -> Tensor:
@@ -132,9 +133,13 @@ class _Oracle:
         """Relative error of `pull` at the points along one direction of the parameters."""
         generator = torch.Generator().manual_seed(5)
         parameters = [p for p in self.model.parameters if p.requires_grad]
+        if not parameters:
+            return 0.0
         ways = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
-        exact = sum((self.pull(self.x, weights) * _flat(ways)).sum()[None], torch.zeros(1))
-        near = derivative(lambda t: self._moved(parameters, ways, t, weights), first=0.01)
+        length = _flat(ways).norm()
+        ways = [way / length for way in ways]
+        exact = (self.pull(self.x, weights) * _flat(ways)).sum()[None]
+        near = derivative(lambda t: self._moved(parameters, ways, t, weights))
         return max(near.distance(exact) - near.doubt, 0.0)
 
     def _moved(self, parameters: list[Tensor], ways: list[Tensor], t: float, c: Tensor) -> Tensor:
@@ -153,12 +158,11 @@ class _Density(_Oracle):
         """Reverse mode, with its distance from differences of values along three directions."""
         exact = self.score_at(self.x)
         generator = torch.Generator().manual_seed(4)
-        error = torch.zeros_like(exact)
+        error = 0.0
         for _ in range(3):
             u = 2 * torch.rand(self.x.shape, generator=generator, dtype=self.x.dtype) - 1
             near = derivative(lambda t, u=u: self._value(self.x + t * u))
-            off = ((_inner(u, exact) - near.value).abs() - near.error).clamp_min(0.0)
-            error = torch.maximum(error, off.reshape(-1, *[1] * (exact.ndim - 1)))
+            error = max(error, float((_inner(u, exact) - near.value).abs().max()) - near.error)
         return Measured(exact, error)
 
     def score_at(self, x: Tensor) -> Tensor:
@@ -181,7 +185,7 @@ class _Density(_Oracle):
 class _Vector(_Oracle):
     def score(self) -> Measured:
         exact = self.score_at(self.x)
-        return Measured(exact, torch.zeros_like(exact))
+        return Measured(exact, 0.0)
 
     def score_at(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -192,7 +196,7 @@ class _Vector(_Oracle):
         num = len(self.x)
         first = self.pull(self.x, score / num)
         total = derivative(lambda t: self.pull(self.x + t * v, v / num))
-        total = total + Measured(first, torch.zeros_like(first))
+        total = total + Measured(first, 0.0)
         return Measured(total.value, total.error + self.unchecked(score / num) * total.scale)
 
 
@@ -206,7 +210,7 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([t.flatten() for t in tensors]) if tensors else torch.zeros(1)
+    return torch.cat([t.flatten() for t in tensors])
 
 
 def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
