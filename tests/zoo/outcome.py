@@ -119,10 +119,10 @@ def _examine(entry: Entry, result: Result, told: list[warnings.WarningMessage]) 
         result.errors = errors
         result.outcome = _verdict(entry, truth, errors)
     result.seconds = time.perf_counter() - start
-    stated = [str(w.message) for w in told if w.category.__name__ == "PerformanceWarning"]
+    said = list(told)
     result.explained = conclusion(model)
     if not result.outcome:
-        result.outcome, result.note = _route(model, v, truth, stated)
+        result.outcome, result.note = route_taken(model, v, truth, said)
 
 
 def _truth(entry: Entry, model: Model, v: Tensor, result: Result) -> Truth | None:
@@ -139,12 +139,14 @@ def signs(x: Tensor) -> Tensor:
     return torch.where(draws < 0.5, -1.0, 1.0).to(x)
 
 
-def compare(model: Model, v: Tensor, truth: Truth | None, **options: Any) -> dict[str, float]:
+def compare(
+    model: Model, v: Tensor, truth: Truth | None, uses: int = USES, **options: Any
+) -> dict[str, float]:
     """Relative errors of what the library answers; only run it where there is no truth."""
     kind = sm.LogDensityField if model.kind == "density" else sm.VectorField
     wrapped = kind(model.call, **options)
     errors: dict[str, float] = {}
-    for _ in range(USES):
+    for _ in range(uses):
         loss, gradient = train_once(wrapped, model, v)
         if truth is not None:
             _worst(errors, "loss", truth.loss.distance(loss))
@@ -194,12 +196,15 @@ def _refusal(entry: Entry) -> str:
     return REFUSED_WRONGLY if entry.verdict == "smooth" else REFUSED
 
 
-def _route(model: Model, v: Tensor, truth: Truth | None, stated: list[str]) -> tuple[str, str]:
+def route_taken(
+    model: Model, v: Tensor, truth: Truth | None, told: list[warnings.WarningMessage]
+) -> tuple[str, str]:
     """Which route gave right answers, and what was said or raised about it."""
+    stated = [str(w.message) for w in told if w.category.__name__ == "PerformanceWarning"]
     if stated:
         return SLOW, stated[0].splitlines()[0]
     try:
-        errors = compare(model, v, truth, route="traced", check_smoothness=False)
+        errors = compare(model, v, truth, 1, route="traced", check_smoothness=False)
     except TimedOut:
         raise
     except Exception as error:

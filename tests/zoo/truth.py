@@ -17,10 +17,9 @@ from torch import Tensor
 
 from tests.zoo.entry import Model
 
-LEVELS = 7
-FIRST_STEP = 0.04
+LEVELS = 8
+FIRST_STEP = 0.16
 MAX_TRACE = 6
-"""Divergences are measured for events of at most this size."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +86,23 @@ class Truth:
         return max(part.doubt for part in parts if part is not None)
 
 
-def measure(model: Model, v: Tensor) -> Truth:
-    """Everything by differences, along the directions ``v: (N, *event)``."""
+def measure(model: Model, v: Tensor, max_trace: int = MAX_TRACE) -> Truth:
+    """Everything by differences, along the directions ``v: (N, *event)``.
+
+    The divergence is measured for events of at most `max_trace` coordinates.
+    """
     oracle = _Density(model) if model.kind == "density" else _Vector(model)
     score = oracle.score()
     curvature = oracle.curvature(v)
     loss = Measured(0.5 * _inner(score.value, score.value) + curvature.value, curvature.error)
     gradient = oracle.gradient(score.value, v)
-    return Truth(score, curvature, _divergence(oracle), loss, gradient)
+    small = model.x[0].numel() <= max_trace
+    divergence = _divergence(oracle) if small else None
+    return Truth(score, curvature, divergence, loss, gradient)
 
 
-def _divergence(oracle: _Oracle) -> Measured | None:
+def _divergence(oracle: _Oracle) -> Measured:
     x = oracle.x
-    if x[0].numel() > MAX_TRACE:
-        return None
     basis = torch.eye(x[0].numel(), dtype=x.dtype).reshape(-1, *x.shape[1:])
     first, *rest = [oracle.curvature(e.expand_as(x)) for e in basis]
     return sum(rest, start=first)
