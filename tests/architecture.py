@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
         "_graphs",
         "_tables",
         "_triton",
-    },  # fmt: skip
+    },
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
     {"objectives"},

@@ -17,7 +17,8 @@ from scorematching.objectives.layerwise import (
     propagated_curvature,
 )
 from tests import oracles
-from tests.derivatives.ways import Bank, coupling_flow, kernel_mixture
+from tests.derivatives.ways import Bank
+from tests.derivatives.ways.models import coupling_flow, kernel_mixture
 from tests.laws import assert_close, sign_design
 from tests.models_zoo import normal
 from tests.statistics import assert_mean

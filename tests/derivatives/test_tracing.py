@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from scorematching.derivatives.tracing import Tape, _Stretch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import LogDensityField, SplitRademacher, VectorField, _directions
 from scorematching._directions import Parts
+from scorematching.derivatives.engine.tape import Tape, _Stretch
 from tests import oracles
 from tests.derivatives.ways import WAYS, Bank, Way
 from tests.laws import assert_close
@@ -112,7 +113,7 @@ def test_traced(way: Way) -> None:
     bank, x = Bank(), way.points()
     f, v = way.density(bank), directions(x)
     field = LogDensityField(f, route="traced", check_smoothness=not way.kinked)
-    y = field.model.trace(x.clone().requires_grad_(), None, Tape(len(x)), order=0)
+    _, y = field.model.trace(x.clone().requires_grad_(), None, partial(Tape, len(x)))
     assert_close(y.p, f(x), ROUTES)
     by_field(f, x, v, route="traced", check_smoothness=not way.kinked)
 

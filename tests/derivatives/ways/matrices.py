@@ -1,0 +1,102 @@
+"""Matrix products, einsum, linear layers, linear algebra."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from tests.derivatives.ways.base import Way
+
+MATRICES = [
+    Way("matmul", lambda z, p: z @ p(3, 4)),
+    Way("matmul square", lambda z, p: z @ p(3, 3)),
+    Way("matmul vector", lambda z, p: z @ p(3)),
+    Way("matmul vector of images", lambda z, p: z @ p(3), event=(2, 3)),
+    Way("matmul batched constant", lambda z, p: (z @ p(4, 3, 2)).transpose(0, 1)),
+    Way("matmul square batched constant", lambda z, p: (z @ p(3, 3, 3)).transpose(0, 1)),
+    Way("matmul images", lambda z, p: z @ p(3, 4), event=(2, 3)),
+    Way("matmul images by images", lambda z, p: z @ torch.sin(z).mT, event=(2, 3)),
+    Way("matmul on the left", lambda z, p: p(4, 2) @ z, event=(2, 3)),
+    Way("matmul column on the left", lambda z, p: (p(4, 3) @ z.unsqueeze(-1)).squeeze(-1)),
+    Way("matmul transposed on the left", lambda z, p: (p(4, 3) @ z.T).T),
+    Way("matmul square transposed on the left", lambda z, p: (p(3, 3) @ z.T).T),
+    Way("matmul batched on the left", lambda z, p: (p(4, 2, 3) @ z.T).permute(2, 0, 1)),
+    Way("matmul square batched on the left", lambda z, p: (p(3, 3, 3) @ z.T).permute(2, 0, 1)),
+    Way("matmul traced row by constant", lambda z, p: z.unsqueeze(1) @ p(3, 4)),
+    Way("mm", lambda z, p: torch.mm(z, p(3, 4))),
+    Way("mv", lambda z, p: torch.mv(z, p(3))),
+    Way("bmm", lambda z, p: torch.bmm(z, torch.sin(z).transpose(1, 2)), event=(2, 3)),
+    Way("bmm constant", lambda z, p: torch.bmm(z, p(1, 3, 2).expand(len(z), 3, 2)), event=(2, 3)),
+    Way("rmatmul", lambda z, p: z.__rmatmul__(p(4, 2)), event=(2, 3)),
+    Way("quadratic form", lambda z, p: ((z @ p(3, 3)) * z).sum(1)),
+    Way(
+        "quadratic form by bmm",
+        lambda z, p: (z.unsqueeze(1) @ p(3, 3) @ z.unsqueeze(2)).flatten(1),
+    ),
+    Way("addmm", lambda z, p: torch.addmm(p(4), z, p(3, 4))),
+    Way("addmm transposed", lambda z, p: torch.addmm(p(3, 1), p(3, 3), z.T).T),
+    Way("inner", lambda z, p: torch.inner(z, p(4, 3))),
+    Way("inner on the left", lambda z, p: torch.inner(p(4, 3), z).T),
+    Way("inner square on the left", lambda z, p: torch.inner(p(3, 3), z).T),
+    Way("tensordot", lambda z, p: torch.tensordot(z, p(3, 4), dims=1)),
+    Way(
+        "tensordot square on the left",
+        lambda z, p: torch.tensordot(p(3, 3), z, dims=([1], [1])).T,
+    ),
+    Way("einsum one", lambda z, p: torch.einsum("nd,dk->nk", z, p(3, 4))),
+    Way("einsum moved", lambda z, p: torch.einsum("nd,kd->kn", z, p(3, 3)).T),
+    Way("einsum two", lambda z, p: torch.einsum("nd,nd->n", z, torch.sin(z))),
+    Way("einsum itself", lambda z, p: torch.einsum("nd,nd->n", z, z)),
+    Way("einsum outer", lambda z, p: torch.einsum("nd,ne->nde", z, torch.sin(z))),
+    Way("einsum form", lambda z, p: torch.einsum("nd,de,ne->n", z, p(3, 3), z)),
+    Way(
+        "einsum form, constant first", lambda z, p: torch.einsum("kde,nd,ne->nk", p(4, 3, 3), z, z)
+    ),
+    Way("einsum list", lambda z, p: torch.einsum("nd,dk->nk", [z, p(3, 4)])),
+    Way("einsum transpose", lambda z, p: torch.einsum("nab->nba", z) * p(3, 2), event=(2, 3)),
+    Way("einsum diagonal", lambda z, p: torch.einsum("naa->na", z) * p(3), event=(3, 3)),
+    Way("einsum images", lambda z, p: torch.einsum("nab,ncb->nac", z, torch.sin(z)), event=(2, 3)),
+    Way("einsum spaces", lambda z, p: torch.einsum("n d, d k -> n k", z, p(3, 4))),
+    Way("einsum ellipsis", lambda z, p: torch.einsum("...d,dk->...k", z, p(3, 4))),
+    Way("einsum implicit", lambda z, p: torch.einsum("ad,dk", z, p(3, 4))),
+    Way(
+        "einsum three",
+        lambda z, p: torch.einsum("nd,nd,nd->n", z, torch.sin(z), z * p(3)),
+    ),
+    Way("linear", lambda z, p: F.linear(z, p(4, 3), p(4))),
+    Way("linear images", lambda z, p: F.linear(z, p(4, 3), p(4)), event=(2, 3)),
+    Way("linear keywords", lambda z, p: F.linear(z, weight=p(4, 3), bias=p(4))),
+    Way("linear traced weight", lambda z, p: F.linear(p(4, 3), z).T),
+    Way("linear square traced weight", lambda z, p: F.linear(p(3, 3), z).T),
+    Way("bilinear", lambda z, p: F.bilinear(z, torch.sin(z), p(4, 3, 3), p(4))),
+    Way("bilinear one", lambda z, p: F.bilinear(z, p(1, 2).expand(len(z), 2), p(4, 3, 2))),
+    Way("cholesky quadratic", lambda z, p: (z @ p(3, 3).tril()).square()),
+    Way("kron", lambda z, p: torch.kron(z, p(1, 2))),
+    Way("outer of columns", lambda z, p: z[:, 0:1] * torch.sin(z)),
+    Way("cross", lambda z, p: torch.linalg.cross(z, torch.sin(z) * p(3))),
+    Way("linalg.matmul", lambda z, p: torch.linalg.matmul(z, p(3, 4))),
+    Way("addmv", lambda z, p: torch.addmv(z[:, 0], z, p(3))),
+    Way("addmm scaled", lambda z, p: torch.addmm(p(4), torch.sin(z), p(3, 4), beta=0.5, alpha=2.0)),
+    Way("baddbmm", lambda z, p: torch.baddbmm(p(1, 2, 1), z, torch.sin(z).mT), event=(2, 3)),
+    Way("outer", lambda z, p: torch.stack([torch.outer(r, torch.sin(r)) for r in z])),
+    Way("ger", lambda z, p: torch.stack([torch.ger(r, p(2)) for r in z])),
+    Way("dot", lambda z, p: torch.stack([torch.dot(r, torch.sin(r)) for r in z])),
+    Way("vdot", lambda z, p: torch.stack([torch.vdot(r, p(3)) for r in z])),
+    Way("vecdot", lambda z, p: torch.linalg.vecdot(z, torch.sin(z) * p(3))),
+    Way("torch.cross", lambda z, p: torch.cross(z, p(1, 3), dim=1)),
+    Way("linear of a keyword", lambda z, p: F.linear(input=z, weight=p(4, 3))),
+    Way(
+        "einsum by lists",
+        lambda z, p: torch.einsum(z, [0, 1], p(3, 4), [1, 2], [0, 2]),
+    ),
+    Way(
+        "matmul of a matrix by vectors",
+        lambda z, p: torch.stack([p(4, 3) @ r for r in z]),
+    ),
+    Way("chain_matmul", lambda z, p: torch.linalg.multi_dot([z, p(3, 4), p(4, 2)])),
+    Way(
+        "traced weights",
+        lambda z, p: torch.einsum("ni,nij->nj", torch.sin(z), (z @ p(3, 6)).reshape(-1, 3, 2)),
+    ),
+    Way("block_diag", lambda z, p: torch.stack([torch.block_diag(r, p(2)) for r in z])),
+]
