@@ -217,27 +217,18 @@ def moved(parameters: list[Tensor], changes: list[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def replayed(call: Any, x: Tensor) -> Iterator[Callable[[], None]]:
+def undone(call: Any, x: Tensor) -> Iterator[None]:
     """A region whose random numbers and changes of buffers leave no trace.
 
-    The function it yields starts both over, so that a random model repeats itself.
+    Two such regions in a row begin alike, so that a random model repeats itself.
     """
     buffers = _buffers(call)
     kept = [b.data for b in buffers]
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        state = torch.get_rng_state()
-        cuda = torch.cuda.get_rng_state(x.device) if x.is_cuda else None
-
-        def rewind() -> None:
-            torch.set_rng_state(state)
-            if cuda is not None:
-                torch.cuda.set_rng_state(cuda, x.device)
+        try:
             for b, data in zip(buffers, kept):
                 b.data = data.clone()
-
-        rewind()
-        try:
-            yield rewind
+            yield
         finally:
             for b, data in zip(buffers, kept):
                 b.data = data

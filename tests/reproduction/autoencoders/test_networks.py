@@ -103,10 +103,12 @@ def test_score_activation_of_the_paper() -> None:
     """ReLU, as the table says, is refused unless the caller insists: its gradient is wrong."""
     for make in (celeba_networks.make_implicit_vae, celeba_networks.make_wae):
         model = make(2, size=16, width=2, score_activation=nn.ReLU, generator=seeded(0))
-        x = torch.rand(3, 3, 16, 16, generator=seeded(1))
+        x = torch.rand(32, 3, 16, 16, generator=seeded(1))
+        z = torch.randn(32, 2, generator=seeded(2))
+        context = (x,) if make is celeba_networks.make_implicit_vae else ()
         with pytest.raises(SmoothnessError, match="relu"):
-            model.score_loss(x, sm.ScoreMatching())
-        assert model.score_loss(x, sm.ScoreMatching(), check_smoothness=False).shape == (3,)
+            sm.ScoreMatching()(sm.VectorField(lambda z: model.score_network(z, *context)), z)
+        assert model.score_loss(x[:3], sm.ScoreMatching(), check_smoothness=False).shape == (3,)
 
 
 def test_weights_come_from_the_generator() -> None:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching.derivatives.ops.registry import Operation, find
 
-if TYPE_CHECKING:
-    from scorematching.derivatives.engine.tape import Tape
+Tape = Any
+"""A `tape.Tape`; that module imports this one."""
 
 
 class Untraceable(Exception):
@@ -81,14 +81,8 @@ class Traced(Tensor):
     filled: bool
 
     @staticmethod
-    def __new__(cls, p: Tensor, *args: Any, **kwargs: Any) -> Traced:
-        """Make a tensor of the shape of p, without storage."""
-        if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
-            return _make(cls, p.shape)
-        return _make(cls, p.shape, dtype=p.dtype, device=p.device)
-
-    def __init__(
-        self,
+    def __new__(
+        cls,
         p: Tensor,
         u: Tensor | None,
         tape: Tape,
@@ -96,10 +90,16 @@ class Traced(Tensor):
         s: Tensor | None = None,
         single: Tensor | None = None,
         filled: bool = True,
-    ) -> None:
-        self.p, self._u, self._single = p, u, single
-        self.tape, self.axis, self.s = tape, axis, s
-        self.viewed, self.filled = False, filled
+    ) -> Traced:
+        """Make a tensor of the shape of p, without storage."""
+        if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
+            value: Traced = _make(cls, p.shape)
+        else:
+            value = _make(cls, p.shape, dtype=p.dtype, device=p.device)
+        value.p, value._u, value._single = p, u, single
+        value.tape, value.axis, value.s = tape, axis, s
+        value.viewed, value.filled = False, filled
+        return value
 
     @property
     def u(self) -> Any:
