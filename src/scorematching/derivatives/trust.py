@@ -8,6 +8,7 @@ differences `WrongDerivativeError` is raised. Whether a model is smooth enough i
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import smoothness, verification
+from scorematching.derivatives import double_backward, smoothness, verification
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
@@ -114,8 +115,19 @@ def _warn(findings: Findings) -> None:
             "other torch operations, or accept this route with LogDensityField(model, "
             'route="reverse")',
             PerformanceWarning,
-            stacklevel=2,
+            stacklevel=_callers_level(),
         )
+
+
+def _callers_level() -> int:
+    """The stack level of the first frame outside this package, for a warning that points there."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGES):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+PACKAGES = ("scorematching", "torch", "contextlib")
 
 
 def _describe(error: Exception) -> str:
@@ -188,6 +200,7 @@ def _verify(
             _detached(reverse(points, v))  # raises where the model itself is wrong
             _note_obstacle(findings, question, error)
         else:
+            _require_finite(model, found[0], points)
             if _agrees(model, traced, found, reverse, points, v, trained):
                 return
             names = _suspects(findings) or "one of its operations"
@@ -209,7 +222,7 @@ def _agrees(
     same = verification.compare(found, _try(reverse, x, v), x, v).agree
     if not model.check_smoothness:  # differences across kinks say nothing
         return same
-    if not same and not verification.agrees_with_differences(traced, found, x, v):
+    if not same and not verification.agrees_with_differences(_score(model), found, x, v):
         return False
     return not trained or verification.check_gradient(traced, x, v).agree
 
@@ -223,11 +236,41 @@ def _is_right(
 ) -> bool:
     """Whether an answer agrees with finite differences, where these can tell."""
     found = _detached(ask(x, v))
+    _require_finite(model, found[0], x)
     if not model.check_smoothness:
         return True
-    if not verification.agrees_with_differences(ask, found, x, v):
+    if not verification.agrees_with_differences(_score(model), found, x, v):
         return False
     return not trained or verification.check_gradient(ask, x, v).agree
+
+
+def _score(model: Model) -> Callable[[Tensor], Tensor]:
+    """The score of the plain model: its gradient, or the vector field itself."""
+
+    def score(x: Tensor) -> Tensor:
+        with verification.undone(model.call, x):
+            own = x.detach().requires_grad_()
+            y = model.evaluate_to_differentiate(own)
+            s = y if model.kind == "vector field" else double_backward.gradient(y, own)
+            return s.detach()
+
+    return score
+
+
+def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
+    """Refuse a score that is not finite where the model itself is."""
+    if bool(score.isfinite().all()):
+        return
+    with torch.no_grad(), verification.undone(model.call, x):
+        value = model.evaluate(x.detach())
+    finite = [t.reshape(len(x), -1).isfinite().all(1) for t in (score, value)]
+    bad = ~finite[0] & finite[1]
+    if bool(bad.any()):
+        raise WrongDerivativeError(
+            f"the score of this {model.kind} must be finite where the model is, got NaN or "
+            f"infinity at {int(bad.sum())} of {len(bad)} points; look for a root of zero or a "
+            "division by zero in a branch that torch.where does not take"
+        )
 
 
 def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:

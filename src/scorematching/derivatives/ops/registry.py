@@ -50,8 +50,9 @@ _PREFIXES = {"special": torch.special, "linalg": torch.linalg, "fft": torch.fft}
 def declare(names: tuple[str, ...], operation: Operation) -> None:
     """Enter an operation under every function object that its names stand for."""
     for name in names:
+        in_place = name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
         for function in spellings(name):
-            OPERATIONS[function] = operation
+            OPERATIONS[function] = replace(operation, writes=operation.writes or in_place)
         if not name.endswith("_"):
             for function in spellings(f"{name}_"):
                 OPERATIONS[function] = replace(operation, writes=True)
