@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ZOO := .venv-zoo
 
 # One torch thread per test worker: more would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help venv demo test doctest check lint format types clean
+.PHONY: help venv demo test doctest check lint format types zoo clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +30,7 @@ test: venv  ## Run the tests and the examples in docstrings
 	$(PYTEST)
 
 doctest: venv  ## Run the examples in docstrings only
-	$(PYTEST) src
+	$(PYTEST) src reproduction benchmarks
 
 check: lint types test  ## Everything a change must pass
 
@@ -44,7 +45,18 @@ format: venv  ## Fix what can be fixed of style and formatting
 types: venv  ## Check types
 	$(BIN)/mypy
 
+zoo: $(ZOO)/.installed  ## Try third-party models and all of torch's operations (half an hour)
+	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.zoo --page docs/supported-models.md
+	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.opinfo
+
+$(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
+	@echo "Installing into $(ZOO) (some minutes the first time) ..."
+	@test -x $(ZOO)/bin/python || $(PYTHON) -m venv $(ZOO)
+	@$(ZOO)/bin/python -m pip install -qq --disable-pip-version-check -e ".[zoo]" \
+		-c constraints.txt -c constraints-zoo.txt
+	@touch $@
+
 clean:  ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist demo-output src/*.egg-info
+	rm -rf $(VENV) $(ZOO) build dist demo-output src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests reproduction benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

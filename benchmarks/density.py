@@ -1,8 +1,8 @@
 """DensityEstimator against a kernel density estimate and a Gaussian, on held-out points.
 
-All of them are fitted to the same whitened training points and judged at the same test points, by
-the exact score-matching loss and by the log-likelihood. Writes the numbers as JSON, and the page
-docs/density.md with its picture from them.
+All of them are fitted to the same whitened training points and evaluated at the same test points,
+by the exact score-matching loss and by the log-likelihood. Writes the numbers as JSON, and
+docs/density.md with its picture.
 
 Example:
     python -m benchmarks.density
@@ -11,26 +11,22 @@ Example:
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import platform
-import subprocess
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import sklearn
 import torch
-from rich.console import Console
+import typer
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
-import scorematching as sm
+from benchmarks.harness.command import Docs, Output, Smoke, Threads, command_line, run_command
+from benchmarks.harness.provenance import stamp
 from benchmarks.pages import density as density_page
 from scorematching.datasets import Dequantise, Whiten, load
 from scorematching.distributions import Banana, Distribution, Gaussian, GaussianMixture
@@ -43,7 +39,7 @@ FOLDS = 5
 SMOKE = {"num_inducing": 20, "hidden": (16,), "max_steps": 20, "num_importance": 20_000}
 SMOKE_SEED = 1000
 OURS = ("DKEF", "NICE")  # the first is the default
-
+HOME = Path(__file__).parent
 
 TUNED = """Width of the base (a standard deviation of 1, 2 or 3, Student-t tails, the trainable
 generalised Gaussian), noise (0, 0.05, 0.1), number of inducing points (100, 200) and calibration
@@ -64,8 +60,8 @@ class Problem(NamedTuple):
     Attributes:
         train: ``(N, D)``, whitened; what every method is fitted to.
         test: ``(N', D)``, through the same map.
-        truth: the law of both, in the same space, where it is known.
-        copied: which test rows are training rows too, up to noise, ``(N',)``, where some are.
+        truth: log-density of both, in the same space, if it is known.
+        copied: which test rows are training rows too, up to noise, ``(N',)``; None if none is.
     """
 
     train: Tensor
@@ -75,13 +71,13 @@ class Problem(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a method says about test points.
+    """Losses and log-densities of a method at test points.
 
     Attributes:
         loss: exact score-matching losses ``(N',)``.
         log_density: normalised log-densities ``(N',)``.
-        log_z_error: standard error of the constant that all of them share.
-        about: settings that were chosen, time taken.
+        log_z_error: standard error of log Z, which all log-densities share.
+        about: chosen settings, and time.
     """
 
     loss: Tensor
@@ -96,8 +92,8 @@ class Held(NamedTuple):
 def wines(seed: int, distinct: bool) -> Problem:
     """Red wine, prepared as in the paper; a tenth of the rows, or a fifth of the distinct ones.
 
-    240 of the 1599 rows repeat another. With them, as in the paper, many a test wine is a training
-    wine too, up to noise; without them, every test wine is new.
+    240 of the 1599 rows repeat another. With them, as in the paper, many test rows are training
+    rows too, up to noise; without them, every test row is new.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = load("redwine").x.double()
@@ -117,26 +113,26 @@ def wines(seed: int, distinct: bool) -> Problem:
     return Problem(noisy(train), noisy(test), copied=copied if copied.any() else None)
 
 
-def drawn(law: Distribution, seed: int, count: int = 1500) -> Problem:
-    """Points of a known law, as many for training as for the test."""
+def drawn(distribution: Distribution, seed: int, count: int = 1500) -> Problem:
+    """Points of a known distribution, as many for training as for the test."""
     generator = torch.Generator().manual_seed(seed)
-    train, test = law.sample(2 * count, generator).split(count)
+    train, test = distribution.sample(2 * count, generator).split(count)
     whiten = Whiten.fit(train)
 
     def truth(z: Tensor) -> Tensor:
         x = whiten.inverse(z)
-        return law(x) - whiten.log_abs_det(x)
+        return distribution(x) - whiten.log_abs_det(x)
 
     return Problem(whiten(train), whiten(test), truth)
 
 
 def banana() -> Distribution:
-    """A bend in two of eight coordinates, the others normal."""
+    """A banana in two of eight coordinates, the others normal."""
     return Banana(dim=8, curvature=1.0, scale=1.0).to(dtype=torch.float64)
 
 
 def mixture() -> Distribution:
-    """Five normal laws in eight dimensions, on corners of a cube, each with a shape of its own."""
+    """Five normal distributions in eight dimensions, at corners of a cube."""
     generator = torch.Generator().manual_seed(2019)
     means = 2.0 * torch.randint(0, 2, (5, 8), generator=generator).double()
     factors = torch.randn(5, 8, 8, generator=generator, dtype=torch.float64) / 8**0.5
@@ -156,7 +152,7 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 
 
 def ours(problem: Problem, seed: int, settings: dict[str, Any]) -> Held:
-    """`DensityEstimator`, as it comes."""
+    """`DensityEstimator` with these settings."""
     start = time.process_time()
     estimator = DensityEstimator(random_state=seed, **settings).fit(problem.train.numpy())
     seconds = time.process_time() - start
@@ -171,13 +167,13 @@ def ours(problem: Problem, seed: int, settings: dict[str, Any]) -> Held:
 
 
 def gaussian(problem: Problem) -> Held:
-    """The normal law of maximum likelihood, with a full covariance."""
-    law = Gaussian(problem.train.mean(0), problem.train.T.cov(correction=0))
-    return Held(score_matching_losses(law, problem.test), law(problem.test), 0.0, {})
+    """The normal distribution of maximum likelihood, with a full covariance."""
+    fitted = Gaussian(problem.train.mean(0), problem.train.T.cov(correction=0))
+    return Held(score_matching_losses(fitted, problem.test), fitted(problem.test), 0.0, {})
 
 
 def kernel_density(problem: Problem, by: str) -> Held:
-    """scikit-learn's estimate, its bandwidth by cross-validation of one or the other measure."""
+    """scikit-learn's estimate, its bandwidth chosen by cross-validation of one measure."""
     folds = KFold(FOLDS, shuffle=True, random_state=0)
     if by == "likelihood":
         search = GridSearchCV(KernelDensity(), {"bandwidth": BANDWIDTHS}, cv=folds)
@@ -213,7 +209,7 @@ def kernel_losses(centres: Tensor, bandwidth: float, x: Tensor) -> Tensor:
 
 
 def methods(seed: int, smoke: bool) -> dict[str, Callable[[Problem], Held]]:
-    """Everything that is compared, by name."""
+    """All methods, by name."""
     settings = SMOKE if smoke else {}
     return {
         "DKEF": lambda p: ours(p, seed, settings),
@@ -227,13 +223,13 @@ def methods(seed: int, smoke: bool) -> dict[str, Callable[[Problem], Held]]:
 # Numbers.
 
 
-def cell(name: str, seed: int, smoke: bool, console: Console) -> dict[str, Any]:
-    """One problem with one seed: what every method came to, and how far the others are behind."""
+def cell(name: str, seed: int, smoke: bool) -> dict[str, Any]:
+    """One problem with one seed: the results of every method, and the margins of DKEF."""
     problem = PROBLEMS[name](seed)
     held: dict[str, Held] = {}
     for method, fit in methods(seed, smoke).items():
         held[method] = fit(problem)
-        console.print(f"{name}, seed {seed}: {method} {summary(held[method])}")
+        print(f"{name}, seed {seed}: {method} {summary(held[method])}", flush=True)
     rows = {method: summary(result) for method, result in held.items()}
     rivals = [method for method in held if method not in OURS]
     margins = {f"over {other}": margin(held[OURS[0]], held[other]) for other in rivals}
@@ -261,7 +257,7 @@ def summary(held: Held) -> dict[str, Any]:
 
 
 def margin(mine: Held, other: Held) -> dict[str, float]:
-    """By how much mine is better, paired over test points: positive is better in both measures."""
+    """By how much mine is better at the same test points; positive is better in both measures."""
     loss, gain = other.loss - mine.loss, mine.log_density - other.log_density
     root = len(loss) ** 0.5
     return {
@@ -290,8 +286,8 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Margins averaged over seeds, with two standard errors: over points, and over seeds.
 
     The first is that of the mean of S independent tests, ``sqrt(sum of squares) / S``; the second
-    is the spread of the S margins over sqrt(S), which also has what differs between fits. The
-    larger one counts: a margin of more than twice that is a win.
+    is the standard deviation of the S margins over sqrt(S), which includes differences between
+    fits. A margin of more than twice the larger one is a win.
     """
     found = []
     for problem in dict.fromkeys(c["problem"] for c in cells):
@@ -323,73 +319,44 @@ def _pool(values: list[float], errors: list[float]) -> dict[str, Any]:
 
 # The command.
 
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")]
 
-def main(arguments: list[str] | None = None) -> Path:
-    """Measure, save after every cell, write the page."""
-    options = parse(arguments)
-    torch.set_num_threads(options.threads)
-    console = Console(soft_wrap=True)
-    # A smoke run looks at data of its own, and so at none that the real run is judged on.
-    seeds = [SMOKE_SEED] if options.smoke else range(options.seeds)
-    document = {**certificate(options), "cells": []}
-    for seed in seeds:
+
+def measure(
+    seeds: Seeds = 5,
+    smoke: Smoke = False,
+    threads: Threads = 1,
+    output: Output = None,
+    docs: Docs = None,
+) -> Path:
+    """Compare DensityEstimator with KDE and a Gaussian; write the numbers and docs/density.md."""
+    command = command_line("python -m benchmarks.density", measure, locals())
+    torch.set_num_threads(threads)
+    # A smoke test has data of its own, so that it sees none of those of the benchmark.
+    chosen = [SMOKE_SEED] if smoke else range(seeds)
+    document: dict[str, Any] = {**describe(command), "cells": []}
+    output, docs = output or HOME / "results" / "density.json", docs or HOME.parent / "docs"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for seed in chosen:
         for name in PROBLEMS:
-            document["cells"].append(cell(name, seed, options.smoke, console))
+            document["cells"].append(cell(name, seed, smoke))
             document["verdicts"] = verdicts(document["cells"])
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(json.dumps(document, indent=1) + "\n")
-    page: Path = density_page.write(document, options.docs)
-    console.print(f"wrote {options.output.name} and {page.name}")
+            output.write_text(json.dumps(document, indent=1) + "\n")
+    page = density_page.write(document, docs)
+    print(f"wrote {output.name} and {page.name}")
     return page
 
 
-def certificate(options: argparse.Namespace) -> dict[str, Any]:
-    """What it takes to do it again."""
-    flags = " --smoke" * options.smoke
-    flags += f" --seeds {options.seeds}" * (options.seeds != 5 and not options.smoke)
-    return {
-        "command": f"python -m benchmarks.density{flags}",
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "threads": options.threads,
-        "python": platform.python_version(),
-        "versions": {
-            "scorematching": sm.__version__,
-            "torch": torch.__version__,
-            "scikit-learn": sklearn.__version__,
-            "numpy": np.__version__,
-        },
-        "settings": {
-            name: value
-            for name, value in DensityEstimator().get_params().items()
-            if isinstance(value, int | float | str | tuple | None)
-        },
-        "tuned": TUNED,
-        "bandwidths": [round(float(h), 4) for h in BANDWIDTHS],
+def describe(command: str) -> dict[str, Any]:
+    """Provenance and settings, for the file of results."""
+    settings = {
+        name: value
+        for name, value in DensityEstimator().get_params().items()
+        if isinstance(value, int | float | str | tuple | None)
     }
-
-
-def _commit() -> str | None:
-    folder = Path(__file__).parent
-    command = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    home = Path(__file__).parent
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
-    parser.add_argument("--smoke", action="store_true", help="one seed and few steps")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    default = home / "results" / "density.json"
-    parser.add_argument("--output", type=Path, default=default, help="JSON to write")
-    parser.add_argument(
-        "--docs", type=Path, default=home.parent / "docs", help="folder of the page"
-    )
-    return parser.parse_args(arguments)
+    bandwidths = [round(float(h), 4) for h in BANDWIDTHS]
+    return {**stamp(command), "settings": settings, "tuned": TUNED, "bandwidths": bandwidths}
 
 
 if __name__ == "__main__":
-    main()
+    run_command(measure, "python -m benchmarks.density --smoke --docs smoke --output smoke.json")

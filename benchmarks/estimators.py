@@ -1,15 +1,12 @@
-"""Score estimators on laws with a known score: `python -m benchmarks.estimators`.
+"""Score estimators on distributions with a known score: `python -m benchmarks.estimators`.
 
-Fits every estimator to N points and measures its Fisher divergence to the truth at fresh ones.
-Writes the numbers, the pictures and the page of the documentation.
+Fits every estimator to N points and measures its Fisher divergence to the truth at new points.
+Writes the numbers, and docs/estimators.md with its pictures.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +18,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
-from benchmarks.harness.provenance import commit, device_name, now, versions
+from benchmarks.harness.command import Docs, Output, Smoke, command_line, run_command
+from benchmarks.harness.provenance import stamp
 from benchmarks.pages import estimators as estimators_page
 from scorematching import distributions, parzen_sigma
 from scorematching.distributions import Distribution
@@ -40,19 +38,19 @@ Array = np.ndarray
 
 DIMS, NUMS, SEEDS, QUERIES = (2, 8, 20), (100, 300, 1000), (0, 1, 2), 1000
 TUNING = 300
-"""Points that a search for bandwidth and penalty looks at."""
+"""Points on which bandwidth and penalty are searched."""
 FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Bandwidths that it tries, in units of the median distance."""
+"""Bandwidths of that search, in units of the median distance."""
 
 
 def gaussian(dim: int) -> Distribution:
-    """A normal law whose neighbouring coordinates are correlated by a half."""
+    """A normal distribution; neighbouring coordinates have correlation 0.5."""
     distance = torch.arange(dim)[:, None] - torch.arange(dim)
     return distributions.Gaussian(torch.zeros(dim), 0.5 ** distance.abs())
 
 
 def mixture(dim: int) -> Distribution:
-    """Three round components of different widths, some widths apart."""
+    """Three round components of different widths."""
     means = torch.zeros(3, dim)
     means[0, 0], means[1, 0], means[2, 1] = 2.0, -2.0, 3.0
     return distributions.GaussianMixture([0.5, 0.3, 0.2], means, [1.0, 0.5, 0.25])
@@ -69,8 +67,8 @@ LAWS: dict[str, Callable[[int], Distribution]] = {
 class KDE(ScoreEstimator):
     """A kernel density estimate with normal windows, and its score in closed form.
 
-    ``sum_j p_j (x_j - x) / h^2``, p the weights of the windows at x. The bandwidth is that of most
-    held-out likelihood, the geometric mean of five folds.
+    ``sum_j p_j (x_j - x) / h^2``, p the weights of the windows at x. The bandwidth maximises the
+    held-out likelihood; it is the geometric mean over five folds.
     """
 
     def _fit(self, x: Tensor) -> None:
@@ -94,9 +92,9 @@ def tuned(
     """A fit whose bandwidth and penalty minimise the held-out score-matching loss.
 
     Args:
-        estimator: to be fitted in the end.
+        estimator: what to fit after the search.
         grid: penalties to try.
-        fast: settings for the search alone.
+        fast: settings for the search only.
     """
 
     def fit(X: Array) -> ScoreEstimator:
@@ -112,7 +110,7 @@ def tuned(
 
 
 def contenders(seed: int, smoke: bool) -> dict[str, Callable[[Array], Any]]:
-    """Fits by name: with default settings, and with settings searched for."""
+    """Fits by name, with default settings and with searched ones."""
     steps, few = (50, 1) if smoke else (2000, 4)
     etas, masses = [1e-3, 1e-2, 1e-1, 1.0][:few], [0.9, 0.95, 0.99, 0.999][-few:]
     lams = [1e-3, 1e-2, 1e-1, 1.0][:few]
@@ -140,7 +138,7 @@ class Case(NamedTuple):
 
 
 def cases(smoke: bool) -> Iterator[Case]:
-    """All of them; a few for ``--smoke``."""
+    """All cells; a few for ``--smoke``."""
     dims, nums, seeds = ((2,), (60,), (0, 1)) if smoke else (DIMS, NUMS, SEEDS)
     for law in LAWS:
         for dim in dims:
@@ -149,7 +147,7 @@ def cases(smoke: bool) -> Iterator[Case]:
 
 
 def run(case: Case, smoke: bool) -> list[Row]:
-    """Every contender on one sample."""
+    """Fit and evaluate every estimator on one sample."""
     law = LAWS[case.law](case.dim).to(dtype=torch.float64)
     generator = torch.Generator().manual_seed(case.seed)
     x, q = law.sample(case.num, generator), law.sample(QUERIES, generator)
@@ -176,51 +174,32 @@ def run(case: Case, smoke: bool) -> list[Row]:
     return rows
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Run it all, and write what came out."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.estimators", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a few small cases, in seconds")
-    parser.add_argument("--output", type=Path, default=None, help="numbers, a JSON file")
-    parser.add_argument("--docs", type=Path, default=None, help="folder of the page")
-    parser.add_argument("--page-only", action="store_true", help="only write the page again")
-    options = parser.parse_args(arguments)
-    path = options.output or _default("benchmarks/results/estimators.json", options.smoke)
-    if options.page_only:
-        document = json.loads(path.read_text())
-    else:
-        document = {**describe(options), "rows": []}
-        for case in cases(options.smoke):
-            document["rows"] += run(case, options.smoke)
-            print(*case, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    page = estimators_page.write(document, options.docs or _default("docs", options.smoke))
+def measure(smoke: Smoke = False, output: Output = None, docs: Docs = None) -> dict[str, Any]:
+    """Compare score estimators with the truth; write the numbers and docs/estimators.md."""
+    command = command_line("python -m benchmarks.estimators", measure, locals())
+    torch.set_num_threads(1)
+    document = {
+        **stamp(command),
+        "seeds": list((0, 1) if smoke else SEEDS),
+        "queries": QUERIES,
+        "tuning_points": TUNING,
+        "rows": [],
+    }
+    for case in cases(smoke):
+        document["rows"] += run(case, smoke)
+        print(*case, flush=True)
+    path = output or _default("benchmarks/results/estimators.json", smoke)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    page = estimators_page.write(document, docs or _default("docs", smoke))
     print(f"written to {path} and {page}")
     return document
 
 
-def describe(options: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to run it again."""
-    return {
-        "command": shlex.join(
-            ["python", "-m", "benchmarks.estimators", *(["--smoke"] if options.smoke else [])]
-        ),
-        "date": now(),
-        "commit": commit(),
-        "seeds": list((0, 1) if options.smoke else SEEDS),
-        "queries": QUERIES,
-        "tuning_points": TUNING,
-        "threads": torch.get_num_threads(),
-        "device": device_name("cpu"),
-        "versions": versions(),
-    }
-
-
 def _default(path: str, smoke: bool) -> Path:
-    """Where results go; those of a smoke run not among the committed ones."""
+    """Where results go; those of a smoke test to another folder than the committed ones."""
     return Path("runs/smoke") / path if smoke else Path(path)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(sys.argv[1:])
+    run_command(measure, "python -m benchmarks.estimators --smoke")

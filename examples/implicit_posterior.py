@@ -24,7 +24,6 @@ SSM ends up further from the truth than the normal encoder. Settings were chosen
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import time
 from collections.abc import Callable
@@ -40,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from scorematching.estimators import spectral_score, stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import VAE, ConditionalMLP, ImplicitVAE, NormalPixels
 from scorematching.training import Alternating, Phase, TrainConfig, score_first, train
 
@@ -175,13 +174,14 @@ def fit_normal(steps: int, generator: torch.Generator) -> VAE:
 
 def fit_all(steps: int, score_steps: int, seed: int) -> dict[str, Any]:
     """Every method, each with a generator of its own from the same seed."""
-    # With 99 % of the eigenvalues, the usual choice, the spectral estimate is too coarse here.
-    spectral = functools.partial(spectral_score, mass=0.999)
     methods: dict[str, Callable[[torch.Generator], Any]] = {
         "normal": lambda g: fit_normal(steps, g),
         "SSM": lambda g: fit_sliced(steps, score_steps, g),
-        "Stein": lambda g: fit_kernel(stein_score, steps, g),
-        "Spectral": lambda g: fit_kernel(spectral, steps, g),
+        "Stein": lambda g: fit_kernel(lambda z: fit_stein(z).at_samples(), steps, g),
+        # With 99 % of the eigenvalues, the usual choice, the spectral estimate is too coarse here.
+        "Spectral": lambda g: fit_kernel(
+            lambda z: fit_spectral(z, mass=0.999).at_samples(), steps, g
+        ),
     }
     return {name: make(torch.Generator().manual_seed(seed)) for name, make in methods.items()}
 

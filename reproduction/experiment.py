@@ -1,4 +1,4 @@
-"""What an experiment is: settings, variants of them, and a function from settings to numbers."""
+"""An experiment: settings, variants of them, and a function from settings to metrics."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import torch
 
 Metrics = dict[str, Any]
-"""What a run measured, in numbers, words and lists that JSON can hold."""
+"""Measurements of a run: numbers, strings and lists that JSON can hold."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The circumstances of one run.
+    """Variant, seed, device and folders of one run.
 
     Attributes:
         variant: name of the variant.
-        seed: of all randomness.
-        device: where to compute.
-        folder: for checkpoints and pictures of this run alone.
-        data_dir: folder with data files; None looks where `datasets.load` looks.
-        progress: whether to show a bar.
+        seed: of all random numbers.
+        device: of the computation.
+        folder: for checkpoints and pictures of this run.
+        data_dir: folder with data files; None is the default of `datasets.load`.
+        progress: show a progress bar.
     """
 
     variant: str
@@ -34,11 +34,11 @@ class Job:
     progress: bool = False
 
     def generator(self, stream: int = 0, device: str | torch.device | None = None) -> Any:
-        """A fresh source of randomness for one of several purposes.
+        """A new generator; runs of one seed draw the same numbers from the same stream.
 
         Args:
-            stream: the purpose; two runs of one seed agree wherever this number does.
-            device: where it lives; None is the job's device.
+            stream: number of the stream.
+            device: of the generator; None is the job's device.
         """
         where = self.device if device is None else device
         return torch.Generator(where).manual_seed((self.seed << 16) + stream)
@@ -46,21 +46,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what was asked, what came out, and where.
+    """A finished run: settings, results and provenance.
 
     Attributes:
         experiment: name of the experiment.
         variant: name of the variant.
-        seed: of all randomness.
+        seed: of all random numbers.
         config: the settings.
-        metrics: what was measured.
-        seconds: time taken by the process that finished it.
+        metrics: the measurements.
+        seconds: time in the process that finished it.
         device: model of the processor.
-        versions: of Python and of the packages.
-        commit: what was checked out, where that is known.
+        versions: of Python and of packages.
+        commit: that was checked out, if known.
         command: what to type for the same run.
-        date: when it ended.
-        smoke: whether it was a rehearsal, whose numbers mean nothing.
+        date: of its end.
+        smoke: it was a smoke test, whose numbers mean nothing.
     """
 
     experiment: str
@@ -82,15 +82,15 @@ class Experiment:
     """A table or figure of the paper.
 
     Attributes:
-        name: the word of the command, such as "table-nice".
+        name: of the command, such as "table-nice".
         summary: one line for the list of experiments.
-        config: a frozen dataclass of numbers and words, whose defaults are the paper's.
+        config: a frozen dataclass of numbers and strings, whose defaults are the paper's.
         variants: rows of the table, each with the settings in which it differs.
-        smoke: settings of a rehearsal that takes seconds and needs no data.
-        run: settings and circumstances to metrics; goes on from its own checkpoints.
-        columns: heading of each metric that the report shows.
-        plot: pictures of finished runs, written into a folder.
-        notes: sentences of the report that hold computed figures.
+        smoke: settings of a smoke test that takes seconds and needs no data.
+        run: from settings and job to metrics; continues from its own checkpoints.
+        columns: heading of each metric in the report.
+        plot: writes pictures of finished runs into a folder.
+        notes: sentences of the report with computed numbers.
     """
 
     name: str
@@ -108,11 +108,11 @@ class Experiment:
 
         Args:
             variant: one of the variants.
-            overrides: settings of the user's, as numbers or as words to be read.
-            smoke: whether this is a rehearsal.
+            overrides: settings given by the user, as values or as strings to be parsed.
+            smoke: use the settings of the smoke test.
 
         Raises:
-            ValueError: if there is no such setting, or it cannot be read.
+            ValueError: if there is no such setting, or its value cannot be parsed.
         """
         config = replace(self.config(), **self.variants[variant])
         if smoke:
@@ -123,12 +123,12 @@ class Experiment:
 
 
 def as_numbers(config: Any) -> dict[str, Any]:
-    """Settings as JSON holds them."""
+    """Settings as JSON represents them."""
     return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
 
 
 def _read(name: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """A setting, read from a word if it is one."""
+    """The value of a setting, parsed if it is a string."""
     if name not in known:
         raise ValueError(
             f"settings must be among {', '.join(known)}, got {name!r}; "

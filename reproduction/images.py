@@ -1,4 +1,4 @@
-"""Images for experiments, split the same way whatever the seed, so that seeds can be compared."""
+"""Images for experiments. The split is the same for all seeds, so that seeds can be compared."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SPLIT_SEED = 2019
 
 
 def digits(dataset: str, num_valid: int, job: Job) -> datasets.Split:
-    """Digits as rows in [0, 1], on the job's device, with the data set's own test images.
+    """Digits as rows in [0, 1] on the job's device, split; the test images are the data set's own.
 
     Args:
-        dataset: "mnist", or another with a part for the test.
-        num_valid: how many are held out for validation.
-        job: the circumstances.
+        dataset: "mnist", or another data set with test images.
+        num_valid: number of validation images.
+        job: device and data folder.
     """
     images, test = (
         datasets.load(name, job.data_dir, dtype=torch.float32).x.flatten(1).to(job.device)
@@ -35,7 +35,7 @@ def split_images(x: Tensor, sizes: Sequence[int] | Sequence[float]) -> datasets.
 
 
 def uniform_noise(sizes: Sequence[int], dim: int, job: Job) -> datasets.Split:
-    """Uniform numbers for rehearsals, in three parts."""
+    """Uniform random numbers for smoke tests, in three parts."""
     shape = sum(sizes), dim
     points = torch.rand(shape, generator=job.generator(0), device=job.device)
     return datasets.Split(*points.split(list(sizes)))

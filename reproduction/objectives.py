@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from scorematching.objectives import (
-    ApproximateBackprop,
-    CurvaturePropagation,
-    DenoisingScoreMatching,
-    MaximumLikelihood,
-    Objective,
-    ScoreMatching,
-    SlicedScoreMatching,
-    SlicedScoreMatchingVR,
-)
+from collections.abc import Callable
+from typing import Any
+
+from scorematching.objectives import Objective
+from scorematching.objectives.names import NAMES
 from scorematching.projections import Rademacher
 
-METHODS = ("SM", "SSM-VR", "SSM", "DSM", "CP", "approximate BP")
-"""What fits an unnormalised density, in the paper's order."""
+METHODS = tuple(name for name in NAMES if name != "MLE")
+"""The objectives for unnormalised densities, in the paper's order."""
 
 
 def objective(name: str, sigma: float = 0.1, balanced: bool = False) -> Objective:
@@ -30,16 +25,13 @@ def objective(name: str, sigma: float = 0.1, balanced: bool = False) -> Objectiv
     Raises:
         ValueError: if the name is unknown.
     """
+    if name not in NAMES:
+        raise ValueError(f"objective must be one of {', '.join(NAMES)}, got {name!r}; try SSM-VR")
     signs = Rademacher(balanced=balanced)
-    known = {
-        "MLE": lambda: MaximumLikelihood(),
-        "SM": lambda: ScoreMatching(),
-        "SSM-VR": lambda: SlicedScoreMatchingVR(signs),
-        "SSM": lambda: SlicedScoreMatching(signs),
-        "DSM": lambda: DenoisingScoreMatching(sigma=sigma),
-        "CP": lambda: CurvaturePropagation(),
-        "approximate BP": lambda: ApproximateBackprop(),
+    settings: dict[str, dict[str, Any]] = {
+        "DSM": {"sigma": sigma},
+        "SSM": {"projection": signs},
+        "SSM-VR": {"projection": signs},
     }
-    if name not in known:
-        raise ValueError(f"objective must be one of {', '.join(known)}, got {name!r}")
-    return known[name]()
+    make: Callable[..., Objective] = NAMES[name]
+    return make(**settings.get(name, {}))

@@ -1,4 +1,4 @@
-"""Sheets of pictures: many small images in one, and many sheets in one figure."""
+"""Sheets of many small images, and figures of many sheets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tile(images: Tensor, columns: int) -> Tensor:
     """Images side by side, row by row, on white.
 
     Args:
-        images: ``(N, C, H, W)`` with values in 0..1, which are cut to that; C is 1 or 3.
+        images: ``(N, C, H, W)``, values clipped to 0..1; C is 1 or 3.
         columns: images in a row.
 
     Returns:
@@ -38,7 +38,7 @@ def tile(images: Tensor, columns: int) -> Tensor:
 
 
 def save_sheet(path: Path, images: Tensor, columns: int = 10) -> Path:
-    """Write images ``(N, C, H, W)``, C of them 1 or 3, as one PNG; see `tile`."""
+    """Write images ``(N, C, H, W)``, C = 1 or 3, as one PNG; see `tile`."""
     from PIL import Image
 
     sheet = tile(images, columns).permute(1, 2, 0)
@@ -48,7 +48,7 @@ def save_sheet(path: Path, images: Tensor, columns: int = 10) -> Path:
 
 
 def save_pairs(path: Path, images: Tensor, copies: Tensor, columns: int = 10) -> Path:
-    """Write images and what became of them: a row of images, below it a row of copies, and on.
+    """Write images and their reconstructions: a row of images above a row of copies, repeated.
 
     Images that do not fill a row are left out.
     """
@@ -59,12 +59,12 @@ def save_pairs(path: Path, images: Tensor, copies: Tensor, columns: int = 10) ->
 
 
 def combine(cells: Mapping[tuple[str, str], Path], path: Path, title: str) -> Path:
-    """Write a figure of sheets in rows and columns, each with its name.
+    """Write a figure of sheets in named rows and columns.
 
     Args:
-        cells: sheets by row and column; places without one are left empty.
+        cells: paths of sheets by row and column; other places are left empty.
         path: of the figure.
-        title: above it.
+        title: of the figure.
     """
     from matplotlib.figure import Figure
     from PIL import Image

@@ -1,7 +1,6 @@
-"""Reports: our numbers beside the paper's, with errors, commands and pictures.
+"""Reports: our numbers beside the paper's, with standard errors, commands and pictures.
 
-Means are over all seeds that were run, never over the best of them; a number without an error is
-one that has none to show.
+Means are over all seeds that were run. A number without an error comes from one run that has none.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.tables import markdown_table
 from reproduction.experiment import Experiment, Run
 from reproduction.run import RUN
 from scorematching.training.checkpoint import write_atomically
@@ -27,7 +27,7 @@ def write_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> l
     Args:
         experiment: whose runs these are.
         runs: finished runs, at least one.
-        folder: where to.
+        folder: for the files.
 
     Returns:
         The files, the report first.
@@ -43,7 +43,7 @@ def write_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> l
 
 
 def in_order(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
-    """Runs in the order of variants and seeds; of two of the same variant and seed the last.
+    """Runs in the order of variants and seeds; of several with the same variant and seed the last.
 
     Raises:
         ValueError: if some belong to another experiment.
@@ -60,7 +60,7 @@ def in_order(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
 
 
 def copy_pictures(source: Path, folder: Path) -> None:
-    """Take the pictures of finished runs along to another folder."""
+    """Copy the pictures of finished runs to another folder."""
     if not source.is_dir() or source.resolve() == folder.resolve():
         return
     pictures = [path for run in source.rglob(RUN) for path in run.parent.glob("*.png")]
@@ -74,7 +74,7 @@ def as_markdown(experiment: Experiment, runs: Sequence[Run], pictures: Sequence[
     """The report as text."""
     parts = [f"# {experiment.name}", experiment.summary]
     if any(run.smoke for run in runs):
-        parts.append("**A rehearsal on synthetic data: these numbers mean nothing.**")
+        parts.append("**A smoke test on synthetic data: these numbers mean nothing.**")
     parts += [table(experiment, runs), _legend(runs)]
     parts += [f"- {note}" for note in (experiment.notes(runs) if experiment.notes else [])]
     parts += [f"![{picture.stem}]({picture.name})" for picture in pictures]
@@ -83,12 +83,12 @@ def as_markdown(experiment: Experiment, runs: Sequence[Run], pictures: Sequence[
 
 
 def table(experiment: Experiment, runs: Sequence[Run]) -> str:
-    """One row for each variant that was run, with the paper's numbers where it has some."""
+    """One row for each variant that was run, beside the paper's numbers if it has them."""
     paper = paper_rows(experiment.name)
     headings = ["", "runs"]
     for metric, heading in experiment.columns.items():
         headings += [heading] + (["paper"] if _is_in_paper(metric, paper) else [])
-    lines = [headings, ["---"] * len(headings)]
+    rows = []
     for variant in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == variant]
         theirs = paper.get(variant) or paper.get(variant.split("/")[-1], {})
@@ -97,14 +97,14 @@ def table(experiment: Experiment, runs: Sequence[Run]) -> str:
             row.append(summary(mine, metric))
             if _is_in_paper(metric, paper):
                 row.append(_number(theirs.get(metric)))
-        lines.append(row)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        rows.append(row)
+    return markdown_table(headings, rows, align_right=False).rstrip()
 
 
 def summary(runs: Sequence[Run], metric: str) -> str:
     """A metric over runs of one variant, with its standard error.
 
-    Over several seeds the error is theirs; for a single run it is the one over test points, which
+    For several seeds it is the standard error over seeds; for one run that over test points, which
     the run recorded as ``<metric>_se``.
     """
     values = [run.metrics.get(metric) for run in runs]
@@ -129,13 +129,13 @@ def mean_and_error(numbers: Sequence[float]) -> tuple[float, float | None]:
 
 
 def paper_rows(name: str) -> dict[str, dict[str, float]]:
-    """What the paper has for an experiment, by row and metric; empty if it prints no numbers."""
+    """The paper's numbers for an experiment, by row and metric; empty if it has none."""
     found = tomllib.loads(PAPER.read_text(encoding="utf-8")).get(name, {})
     return dict(found.get("rows", {}))
 
 
 def commands(runs: Sequence[Run]) -> list[str]:
-    """The commands of all runs, without repetition."""
+    """The distinct commands of all runs."""
     return list(dict.fromkeys(run.command for run in runs))
 
 
@@ -160,7 +160,7 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 def _number(value: float | None, error: float | None = None) -> str:
-    """A number to the digits that its error leaves."""
+    """A number with as many digits as its error justifies."""
     if value is None:
         return "-"
     if abs(value) >= 1e6:

@@ -1,15 +1,15 @@
-"""Runs of experiments: which are asked for, which are there already, and the rest.
+"""Runs of an experiment: plan them, read the finished ones, do the others.
 
-Every variant and seed is a run with a folder of its own, in which ``run.json`` is written last.
-So a command that was interrupted is simply given again: finished runs are kept, and the one that
-was under way goes on from its checkpoint.
+Each variant and seed is one run with its own folder. ``run.json`` is written there last, so an
+interrupted command can be given again: finished runs are kept, and an unfinished run continues
+from its checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,26 +19,33 @@ import torch
 
 from benchmarks.harness.provenance import commit, device_name, now, versions
 from reproduction.experiment import Experiment, Job, Run, as_numbers
-from reproduction.workers import in_processes
+from reproduction.seeds import check_seeds
+from reproduction.workers import Outcome, attempt, in_processes
 from scorematching.training.checkpoint import write_atomically
 
 RUN = "run.json"
 
+Say = Callable[[str], None]
+"""Takes a line about a run, such as ``print``."""
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks of an experiment.
+    """Which runs of an experiment to do, and how.
 
     Args:
         seeds: one run of every variant for each.
         only: patterns of variants, such as ``redwine/*``; empty means all.
         overrides: settings that differ from the variants' own.
-        smoke: rehearse in seconds, without data.
+        smoke: use the settings of a smoke test: seconds, and no data files.
         out: folder of all runs.
-        device: "cpu", "cuda", or "auto" for the GPU where there is one.
+        device: "cpu", "cuda", or "auto" for the GPU if there is one.
         data_dir: folder with data files.
-        workers: how many runs go on side by side.
-        progress: whether to show bars.
+        workers: number of processes that do runs at the same time.
+        progress: show progress bars.
+
+    Raises:
+        ValueError: if there are no seeds, a seed is given twice, or one is too large.
 
     Example:
         >>> Request(seeds=(0, 1), only=("redwine/*",)).workers
@@ -55,21 +62,32 @@ class Request:
     workers: int = 1
     progress: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the seeds."""
+        check_seeds(self.seeds)
+
+    def folder(self, experiment: Experiment) -> Path:
+        """Folder of an experiment's runs; smoke tests have one of their own."""
+        return self.out / (f"{experiment.name}-smoke" if self.smoke else experiment.name)
+
 
 @dataclass(frozen=True)
 class Task:
-    """One run to be done, in this process or in another."""
+    """One run to do: its experiment, settings and job."""
 
     experiment: Experiment
     config: Any
     job: Job
     smoke: bool
 
+    @property
+    def name(self) -> str:
+        """Variant and seed, for messages."""
+        return f"{self.job.variant} seed {self.job.seed}"
 
-def reproduce(
-    experiment: Experiment, request: Request, say: Callable[[str], None] = lambda line: None
-) -> list[Run]:
-    """All runs that are asked for, the finished ones read and the others done.
+
+def reproduce(experiment: Experiment, request: Request, say: Say = lambda line: None) -> list[Run]:
+    """Read the requested runs that are finished, and do the others.
 
     Args:
         experiment: what to reproduce.
@@ -81,7 +99,7 @@ def reproduce(
 
     Raises:
         ValueError: if no variant matches, or a folder holds a run with other settings.
-        RuntimeError: if runs failed; the others are done all the same.
+        RuntimeError: if runs failed; the other runs are done all the same.
     """
     tasks = plan(experiment, request)
     waiting = [task for task in tasks if finished(task) is None]
@@ -92,34 +110,27 @@ def reproduce(
         raise RuntimeError(
             f"{len(failures)} of {len(tasks)} runs failed; give the command again to go on: "
             + "; ".join(failures)
-        )
+        ) from next(iter(failures.values()))
     return [run for run in map(finished, tasks) if run is not None]
 
 
 def plan(experiment: Experiment, request: Request) -> list[Task]:
-    """The runs that are asked for."""
-    device = _device(request.device)
-    return [
-        Task(
-            experiment,
-            experiment.settings(variant, request.overrides, request.smoke),
-            Job(
-                variant,
-                seed,
-                device,
-                _folder(request, experiment) / variant.replace(" ", "-") / f"seed-{seed}",
-                request.data_dir,
-                request.progress and request.workers == 1,
-            ),
-            request.smoke,
-        )
-        for variant in _variants(experiment, request.only)
-        for seed in request.seeds
-    ]
+    """The requested runs, finished or not."""
+    device, folder = _device(request.device), request.folder(experiment)
+    bars = request.progress and request.workers == 1
+
+    def task(variant: str, seed: int) -> Task:
+        config = experiment.settings(variant, request.overrides, request.smoke)
+        place = folder / variant.replace(" ", "-") / f"seed-{seed}"
+        job = Job(variant, seed, device, place, request.data_dir, bars)
+        return Task(experiment, config, job, request.smoke)
+
+    variants = _variants(experiment, request.only)
+    return [task(variant, seed) for variant in variants for seed in request.seeds]
 
 
 def finished(task: Task) -> Run | None:
-    """The run of a task, if it has been done.
+    """The run of a task, if it is finished.
 
     Raises:
         ValueError: if the folder holds a run with other settings.
@@ -151,7 +162,7 @@ def read_all(folder: Path) -> list[Run]:
 
 
 def do(task: Task) -> Run:
-    """Do one run, and write it down once it is whole."""
+    """Do one run, and write its ``run.json`` at the end."""
     began = time.perf_counter()
     task.job.folder.mkdir(parents=True, exist_ok=True)
     metrics = task.experiment.run(task.config, task.job)
@@ -174,7 +185,7 @@ def do(task: Task) -> Run:
 
 
 def command(task: Task) -> str:
-    """What to type for the same run."""
+    """The command that does the same run."""
     usual = as_numbers(task.experiment.settings(task.job.variant, {}, task.smoke))
     given = as_numbers(task.config)
     changed = [f" --set {name}={given[name]}" for name in given if given[name] != usual[name]]
@@ -185,28 +196,25 @@ def command(task: Task) -> str:
     )
 
 
-def _do_all(tasks: Sequence[Task], workers: int, say: Callable[[str], None]) -> list[str]:
-    """Do runs one after the other, or side by side; returns what went wrong."""
-    began, failures = time.perf_counter(), []
-    results = in_processes(do, tasks, workers) if workers > 1 else _one_by_one(tasks, say)
-    for count, (task, run, error) in enumerate(results, 1):
-        name = f"{task.job.variant} seed {task.job.seed}"
-        if error is not None:
-            failures.append(f"{name}: {type(error).__name__}: {error}")
-        elapsed = time.perf_counter() - began
-        left = elapsed / count * (len(tasks) - count)
-        outcome = failures[-1] if error is not None else f"{name}: {run.seconds:.0f} s"
-        say(f"[{count}/{len(tasks)}] {outcome}; {_duration(left)} left")
+def _do_all(tasks: Sequence[Task], workers: int, say: Say) -> dict[str, Exception]:
+    """Do runs one after the other, or in several processes; returns errors by message."""
+    began, failures = time.perf_counter(), {}
+    outcomes = in_processes(do, tasks, workers) if workers > 1 else _one_by_one(tasks, say)
+    for count, (task, outcome) in enumerate(outcomes, 1):
+        if isinstance(outcome, Exception):
+            message = f"{task.name}: {type(outcome).__name__}: {outcome}"
+            failures[message] = outcome
+        else:
+            message = f"{task.name}: {outcome.seconds:.0f} s"
+        left = (time.perf_counter() - began) / count * (len(tasks) - count)
+        say(f"[{count}/{len(tasks)}] {message}; {_duration(left)} left")
     return failures
 
 
-def _one_by_one(tasks: Sequence[Task], say: Callable[[str], None]) -> Iterable[Any]:
+def _one_by_one(tasks: Sequence[Task], say: Say) -> Iterator[tuple[Task, Outcome]]:
     for task in tasks:
-        say(f"{task.job.variant} seed {task.job.seed} ...")
-        try:
-            yield task, do(task), None
-        except (ArithmeticError, RuntimeError, ValueError) as error:
-            yield task, None, error
+        say(f"{task.name} ...")
+        yield task, attempt(do, task)
 
 
 def _variants(experiment: Experiment, only: Sequence[str]) -> list[str]:
@@ -221,11 +229,6 @@ def _variants(experiment: Experiment, only: Sequence[str]) -> list[str]:
             f"they are {', '.join(experiment.variants)}"
         )
     return found
-
-
-def _folder(request: Request, experiment: Experiment) -> Path:
-    """Rehearsals are kept apart: their numbers mean nothing."""
-    return request.out / (f"{experiment.name}-smoke" if request.smoke else experiment.name)
 
 
 def _device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Settings of a process that exists to do runs, and a pool of such processes."""
+"""Processes that do runs: their settings, a pool of them, and one rule for errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import torch
 
 Task = TypeVar("Task")
 
+Outcome = Any
+"""The result of a task, or the `Exception` it raised."""
+
 
 def prepare(threads: int | None) -> None:
-    """Set up this process: its threads, and products of float32 matrices in tf32 on a GPU.
+    """Set the threads of this process, and on a GPU tf32 for products of float32 matrices.
 
     Args:
-        threads: of torch on the CPU; None leaves them alone.
+        threads: CPU threads of torch; None leaves them as they are.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -24,22 +27,35 @@ def prepare(threads: int | None) -> None:
         torch.set_float32_matmul_precision("high")
 
 
+def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
+    """Call a function; return its result, or the `Exception` it raises.
+
+    An interruption (`KeyboardInterrupt`, `SystemExit`) is raised as usual.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
 def in_processes(
     function: Callable[[Task], Any], tasks: Sequence[Task], workers: int
-) -> Iterator[tuple[Task, Any, BaseException | None]]:
-    """Every task with its result or its error, as they end, several at a time.
+) -> Iterator[tuple[Task, Outcome]]:
+    """Call a function for every task, in several processes of one thread each.
 
     Args:
-        function: what to do; it and its tasks are pickled.
-        tasks: what to do it with.
-        workers: how many processes, of one thread each.
+        function: what to call; it and its tasks are pickled.
+        tasks: its arguments.
+        workers: number of processes.
+
+    Yields:
+        Each task with its outcome, in the order in which they end.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, prepare, (1,)) as pool:
         waiting = {pool.submit(function, task): task for task in tasks}
         try:
             for done in as_completed(waiting):
-                error = done.exception()
-                yield waiting[done], None if error else done.result(), error
+                yield waiting[done], attempt(done.result)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -15,17 +15,29 @@ import scorematching
 
 ROOT = Path(scorematching.__file__).parent
 PACKAGE = "scorematching"
+CLONE = ROOT.parents[1]
 
 Sources = dict[str, str]
 """Source text by dotted module name; a package stands under its own name."""
 
 LAYERS: list[set[str]] = [
-    {"errors", "types", "_shapes", "_directions", "_tracing", "_checks", "_graphs", "_triton"},
+    {
+        "errors",
+        "types",
+        "_shapes",
+        "_directions",
+        "_tracing",
+        "_checks",
+        "_graphs",
+        "_tables",
+        "_triton",
+    },  # fmt: skip
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
     {"objectives"},
-    {"closed_form", "entropy", "variance", "capture", "diagnostics"},
+    {"closed_form", "entropy", "variance", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
+    {"capture"},
     {""},
     {"cli", "__main__"},
 ]
@@ -45,20 +57,24 @@ MAX_FUNCTION, LONG_FUNCTION, LONG_SHARE, MAX_FILE = 75, 25, 0.1, 500
 LOOSE_IMPORTS = {"cli", "__main__"}
 """Where third-party packages may be imported at module level."""
 
-OUTSIDE = {"reproduction", "benchmarks", "examples", "tests"}
+TREES = ("reproduction", "benchmarks")
+"""Programs beside the package, with the package's rules of size and style."""
+
+OUTSIDE = {*TREES, "examples", "tests"}
 """What stands beside the package in a clone and is not installed with it."""
 
 FOUNDATIONS = {"estimators": {"sklearn"}}
 """What some areas are built on, and import at module level; they are loaded when asked for."""
 
 
-def package_sources() -> Sources:
-    """Every module of the package."""
-    return {_dotted(path): path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}
+def package_sources(root: Path = ROOT) -> Sources:
+    """Every module of the package, or of a tree beside it."""
+    paths = sorted(root.rglob("*.py"))
+    return {_dotted(path, root): path.read_text(encoding="utf-8") for path in paths}
 
 
-def _dotted(path: Path) -> str:
-    parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
+def _dotted(path: Path, root: Path) -> str:
+    parts = [root.name, *path.relative_to(root).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -110,13 +126,13 @@ def graph(sources: Sources) -> dict[str, set[str]]:
     """Who imports whom within the package."""
     known = set(sources)
     return {
-        module: {i.name for i in imports(module, text, known) if _inside(i.name)} - {module}
+        module: {i.name for i in imports(module, text, known) if i.name in known} - {module}
         for module, text in sources.items()
     }
 
 
 def _inside(name: str) -> bool:
-    return name.split(".")[0] == PACKAGE
+    return name.split(".")[0] in {PACKAGE, *TREES}
 
 
 def layer_errors(sources: Sources) -> list[str]:
@@ -177,6 +193,27 @@ def third_party_errors(sources: Sources) -> list[str]:
         if i.name.split(".")[0] not in allowed | FOUNDATIONS.get(_area(module), set())
         if not i.inner
     ]
+
+
+IMPORT_NAMES = {"scikit-learn": "sklearn", "pillow": "PIL"}
+"""Import names of distributions that have another one."""
+
+
+def dependency_errors(sources: Sources, requirements: list[str]) -> list[str]:
+    """Requirements that nothing imports, and imports that nothing requires."""
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in requirements]
+    required = {IMPORT_NAMES.get(name, name): name for name in names}
+    imported = {
+        i.name.split(".")[0]
+        for module, text in sources.items()
+        for i in imports(module, text, set(sources))
+    } - {*sys.stdlib_module_names, PACKAGE}
+    unused = [
+        f"{required[name]} is required and not imported" for name in required.keys() - imported
+    ]
+    return sorted(
+        unused + [f"{name} is imported and not required" for name in imported - set(required)]
+    )
 
 
 def outside_errors(sources: Sources) -> list[str]:

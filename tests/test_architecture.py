@@ -11,6 +11,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -183,6 +184,57 @@ def test_package_keeps(rule: str) -> None:
 )
 def test_rule_has_teeth(rule: str, bad: Sources) -> None:
     assert len(RULES[rule][0](bad)) >= 1
+
+
+STYLE = ("cycles", "inner imports", "draws at import", "docstrings", "unfinished")
+
+
+@pytest.mark.parametrize("tree", architecture.TREES)
+@pytest.mark.parametrize("rule", STYLE)
+def test_programs_keep(rule: str, tree: str) -> None:
+    errors = RULES[rule][0](architecture.package_sources(architecture.CLONE / tree))
+    assert not errors, "\n".join(errors)
+
+
+def test_cycles_of_programs_are_seen() -> None:
+    circle = {"benchmarks.a": "from benchmarks import b", "benchmarks.b": "import benchmarks.a"}
+    assert len(architecture.cycle_errors(circle)) == 2
+    hidden = {"benchmarks.a": "def f():\n    import reproduction.run"}
+    assert len(architecture.inner_import_errors(hidden)) == 1
+
+
+def test_the_experiments_use_the_harness_and_nothing_else_of_the_benchmarks() -> None:
+    found = {}
+    for tree in architecture.TREES:
+        sources = architecture.package_sources(architecture.CLONE / tree)
+        names = [
+            i.name for m, text in sources.items() for i in architecture.imports(m, text, set())
+        ]
+        found[tree] = {name for name in names if name.split(".")[0] in architecture.TREES}
+    others = {name for name in found["reproduction"] if name.startswith("benchmarks")}
+    assert others and all(name.startswith("benchmarks.harness") for name in others)
+    assert not {name for name in found["benchmarks"] if name.startswith("reproduction")}
+
+
+@pytest.mark.parametrize("tree", architecture.TREES)
+def test_programs_are_short(tree: str) -> None:
+    sources = architecture.package_sources(architecture.CLONE / tree)
+    sizes = {name: len(text.splitlines()) for name, text in sources.items()}
+    assert not {name: size for name, size in sizes.items() if size > 400}
+    for name, text in sources.items():
+        for function in architecture._functions(text):
+            assert architecture.length(function) <= 60, f"{name}.{function.name}"
+
+
+def test_requirements_are_what_the_package_imports() -> None:
+    project = tomllib.loads((architecture.CLONE / "pyproject.toml").read_text())["project"]
+    sources = architecture.package_sources()
+    assert architecture.dependency_errors(sources, project["dependencies"]) == []
+    more = [*project["dependencies"][1:], "pandas>=2.0"]
+    assert architecture.dependency_errors(sources, more) == [
+        "pandas is required and not imported",
+        "torch is imported and not required",
+    ]
 
 
 @pytest.mark.parametrize("rule", RULES)

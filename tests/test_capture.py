@@ -167,7 +167,7 @@ def test_batches_of_any_shape_on_a_cpu() -> None:
         assert not loss.requires_grad
 
 
-def test_mistakes_are_heard() -> None:
+def test_bad_batches_are_refused() -> None:
     module = density()
     step = CapturedStep(module, ScoreMatching(), torch.optim.SGD(module.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="x must be finite"):
@@ -181,7 +181,7 @@ def test_mistakes_are_heard() -> None:
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flattened step as it is: what the compiler gets, without the time it takes."""
+    """The flattened step as the compiler gets it, without the time that compilation takes."""
     monkeypatch.setattr(torch, "compile", lambda f: f)
 
 
@@ -202,7 +202,7 @@ def check_compiled(
     xs = batches(8, device=device, dtype=dtype)
     generator = torch.Generator(device)
     step = compile_step(ours, objective, optimizers[0], xs[0], generator=generator, **options)
-    generator.manual_seed(2)  # whatever noise was drawn to record the step
+    generator.manual_seed(2)  # noise may have been drawn to compile the step
     losses = [step(x) for x in xs]
     expected, _ = by_hand(theirs, objective, optimizers[1], xs, generator=seeded(2, device))
     assert_near(losses, expected, tolerance)
@@ -218,7 +218,7 @@ def test_flattened_step(objective: Objective, captured: bool) -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_flattened_step_takes_new_directions_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was known about those that the step was recorded with."""
+    """What is known about the directions of the example is not used for others."""
     monkeypatch.setattr(_directions, "MIN_PRODUCTS", 0)
     check_compiled(SlicedScoreMatchingVR(num_projections=2), IDENTITY, torch.float64)
 
@@ -287,7 +287,7 @@ def test_flattened_step_leaves_the_module_alone_until_it_is_called() -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_the_guard_speaks_before_anything_is_compiled() -> None:
+def test_smoothness_is_checked_before_compilation() -> None:
     module = MLPDensity(3, (8,), nn.ReLU, generator=seeded(0)).double()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="relu"):
@@ -330,7 +330,7 @@ def test_captured_equals_eager(options: dict[str, float]) -> None:
         generator=seeded(2, "cuda"),
         **options,
     )
-    assert len(step._replayed.recorded) == 1
+    assert len(step.executor.recorded) == 1
     assert_near(losses, expected, 1e-9)
     assert_near(ours.parameters(), theirs.parameters(), 1e-9)
     if "ema_decay" in options:
@@ -387,7 +387,7 @@ def test_another_shape_is_recorded_anew() -> None:
     xs = [*batches(5, device="cuda"), *batches(2, 7, device="cuda"), *batches(2, device="cuda")]
     step = cuda_step(ours)
     losses = [step(x) for x in xs]
-    assert len(step._replayed.recorded) == 2
+    assert len(step.executor.recorded) == 2
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     expected, _ = by_hand(
         theirs, SlicedScoreMatchingVR(), optimizer, xs, generator=seeded(2, "cuda")
@@ -418,7 +418,7 @@ def test_a_new_learning_rate_takes_effect(as_tensor: bool) -> None:
     lr = torch.tensor(0.01, device="cuda", dtype=torch.float64) if as_tensor else 0.01
     step = cuda_step(ours, lr=lr)
     losses = with_schedule(step, step.optimizer, xs, rates)
-    assert len(step._replayed.recorded) == (1 if as_tensor else 2)
+    assert len(step.executor.recorded) == (1 if as_tensor else 2)
     optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, capturable=True)
     generator = seeded(2, "cuda")
 
@@ -436,8 +436,8 @@ def test_an_optimizer_that_is_not_capturable_is_refused() -> None:
         CapturedStep(module, SlicedScoreMatchingVR(), torch.optim.Adam(module.parameters(), lr=0.1))
 
 
-class Peeking(nn.Module):
-    """A model that looks at a value while it runs."""
+class Reading(nn.Module):
+    """A model that reads a value while it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -450,8 +450,8 @@ class Peeking(nn.Module):
 
 @pytest.mark.gpu
 @GPU
-def test_a_model_that_looks_at_values_is_refused_clearly() -> None:
-    module = Peeking().to("cuda")
+def test_a_model_that_reads_values_is_refused() -> None:
+    module = Reading().to("cuda")
     step = cuda_step(module, warmup=1)
     xs = batches(2, device="cuda")
     step(xs[0])

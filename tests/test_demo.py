@@ -65,8 +65,8 @@ def test_no_wine_is_in_two_parts(demo: ModuleType, generator: torch.Generator) -
     rows, prepare = demo.wines("cpu", generator)
     together = torch.cat(rows)
     assert len(together.unique(dim=0)) == len(together) == 1359
-    x = prepare(rows.train)
-    assert not torch.equal(x, prepare(rows.train))  # noise is drawn afresh
+    x = prepare(rows.train, generator)
+    assert not torch.equal(x, prepare(rows.train, generator))  # noise is drawn afresh
     covariance = x.double().T.cov()
     torch.testing.assert_close(covariance, torch.eye(11).double(), atol=0.1, rtol=0)
 

@@ -368,7 +368,7 @@ def test_same_state_gives_the_same_variances(given: bool) -> None:
     assert variances() == variances()
 
 
-def test_prints_a_table_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     report = variance_report(gaussian, X, SlicedScoreMatchingVR(), (1, 2), repeats=2)
     printed = capsys.readouterr().out
     assert printed == f"{report}\n"
@@ -379,16 +379,6 @@ def test_prints_a_table_where_there_is_no_terminal(capsys: pytest.CaptureFixture
     ]
     assert len({len(line) for line in lines}) == 1  # aligned
     assert sum("*" in line for line in lines) == 1
-
-
-def test_draws_a_table_in_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    variance_report(gaussian, X, SlicedScoreMatchingVR(), (1,), repeats=2)
-    printed = capsys.readouterr().out
-    assert "SplitRademacher balanced" in printed and "\u2500" in printed
 
 
 def test_data_come_out_plain(report: VarianceReport) -> None:

@@ -1,1 +1,1 @@
-"""What all benchmarks share: timing, and where a number comes from."""
+"""Shared by all benchmarks and by the experiments: timing, provenance, commands, tables."""

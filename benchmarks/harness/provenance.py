@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, device, commit."""
+"""Where a number comes from: command, date, commit, device, versions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,41 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
+import scorematching
+
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("torch", "numpy", "scikit-learn", "scorematching")
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that numbers depend on; None for what is missing."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+def stamp(
+    command: str, device: str = "cpu", packages: tuple[str, ...] = PACKAGES
+) -> dict[str, Any]:
+    """What every file of results begins with.
+
+    Args:
+        command: what to type for the same results.
+        device: "cpu" or "cuda".
+        packages: whose versions to record.
+    """
+    found = versions(packages)
+    return {
+        "command": command,
+        "date": now(),
+        "commit": commit(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "python": found.pop("python"),
+        "versions": found,
+    }
+
+
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
+    """Versions of Python and of packages; None for a package that is not installed."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 
 def now() -> str:
@@ -37,9 +63,9 @@ def device_name(kind: str) -> str:
 
 
 def commit() -> str | None:
-    """The commit that is checked out, where there is one; marked where files differ from it.
+    """The commit that is checked out, or None; followed by "+" if its files were changed.
 
-    A copy that is not a checkout says what it is a copy of by SCOREMATCHING_COMMIT.
+    In a copy without git, set the environment variable SCOREMATCHING_COMMIT to the commit.
     """
     found = os.environ.get("SCOREMATCHING_COMMIT")
     if found is not None:
@@ -47,17 +73,14 @@ def commit() -> str | None:
     found = _git("rev-parse", "HEAD")
     if found is None:
         return None
-    return found + ("+" if _git("status", "--porcelain", "--", "src") else "")
+    changed = _git("status", "--porcelain", "--", "src", "reproduction", "benchmarks/*.py")
+    return found + ("+" if changed else "")
 
 
 def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -65,6 +88,8 @@ def _git(*arguments: str) -> str | None:
 
 
 def _version(name: str) -> str | None:
+    if name == "scorematching":  # it need not be installed to be imported
+        return scorematching.__version__
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Clocks and memory: interleaved rounds, medians, and the peak of what a step allocates."""
+"""Time and memory of steps: interleaved rounds, medians, and peak allocation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,22 @@ Step = Callable[[], Any]
 def interleaved(
     steps: Sequence[Step], rounds: int, warmup: int, device: str, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Times of all steps, taken in turn, so that a slow spell of the machine hits all alike.
+    """Time all steps in turn, so that a slow period of the machine affects all of them.
 
-    In every round every step has its turn, in an order shuffled anew. It is taken twice, and the
-    second time counts: in training, too, the step before was the same one, while the first finds
-    the caches full of another's numbers. Half a second makes that no matter. On a CPU that others
-    use as well only the quieter half of the rounds counts, by the time that they had of it.
+    In every round each step runs twice, in an order shuffled anew, and the second time counts: in
+    training, too, the step before was the same one, while the first run finds the caches full of
+    another step's data. A step of more than half a second runs once. On a CPU only the half of
+    the rounds counts in which other processes used the least processor time.
+
+    Args:
+        steps: functions to time.
+        rounds: how often each is timed.
+        warmup: rounds before those, which do not count.
+        device: "cpu" or "cuda".
+        seed: of the order.
 
     Returns:
-        For every step the median, the quartiles and the number of rounds, in seconds.
+        For every step the median, the quartiles and the number of rounds that count, in seconds.
     """
     order, shuffle = list(range(len(steps))), random.Random(seed)
     seconds, others = np.empty((rounds, len(steps))), np.empty(rounds)
@@ -43,13 +50,13 @@ def interleaved(
 
 
 def _turn(step: Step, device: str) -> float:
-    """The time of a step that follows on itself."""
+    """The second of two times of a step; the first if it is long."""
     first = seconds_of(step, device)
     return first if first > 0.5 else seconds_of(step, device)
 
 
 def seconds_of(step: Step, device: str) -> float:
-    """The time of one step, from its beginning to the end of what it started on the device."""
+    """The time of one step, until all its work on the device is done."""
     return _cuda_seconds(step) if device == "cuda" else _cpu_seconds(step)
 
 
@@ -65,7 +72,7 @@ def summary(seconds: Any) -> dict[str, Any]:
 
 
 def peak_bytes(step: Step, device: str) -> int:
-    """The most memory that one step holds at a time, beyond what was held before it."""
+    """The peak memory of one step, in addition to what was allocated before it."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -83,7 +90,7 @@ def peak_bytes(step: Step, device: str) -> int:
 
 
 def _peak_of(profile: Any) -> int:
-    """The highest running sum over the allocator's own events, in the order they happened."""
+    """The largest running sum of the allocator's events, in order of time."""
     events = profile.profiler.kineto_results.events()
     changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
     sizes = [size for _, size in sorted(changes, key=lambda change: change[0])]
@@ -92,7 +99,7 @@ def _peak_of(profile: Any) -> int:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """The profiler's native code writes two lines to stderr whenever it is used."""
+    """Discard stderr: the profiler writes two lines to it whenever it is used."""
     saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
     try:
@@ -104,7 +111,7 @@ def _silent_stderr() -> Iterator[None]:
 
 
 def _others_seconds() -> float:
-    """Processor time that others have had since the machine started; zero if it does not say."""
+    """Processor time of all other processes since the machine started; zero if unknown."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0

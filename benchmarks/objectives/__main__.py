@@ -1,6 +1,7 @@
 """``python -m benchmarks.objectives`` times score-matching losses."""
 
-from benchmarks.objectives.run import main
+from benchmarks.harness.command import run_command
+from benchmarks.objectives.run import PROGRAM, measure
 
 if __name__ == "__main__":
-    main()
+    run_command(measure, f"{PROGRAM} --rounds 20 --compiled --no-memory")

@@ -1,4 +1,4 @@
-"""Who is timed: this library, its peers where they are installed, and bare autograd."""
+"""The losses that are timed: this library's, other libraries', and nested autograd by hand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import scorematching as sm
+from benchmarks.harness.timing import Step
 
 PEERS = {"torchebm": ("torchebm.losses", "0.8.9"), "ebmkit": ("ebm.losses", "0.16.0")}
 """Import name and the version that the committed numbers belong to."""
@@ -26,9 +26,9 @@ class Contender:
     """One loss of one library on one model.
 
     Attributes:
-        library: whose loss it is; "bare" is a few lines of torch.autograd.
+        library: "ours", another library, or "bare" for nested torch.autograd.grad.
         objective: "DSM", "SSM", "SSM-VR" or "SM".
-        law: law of the directions.
+        law: name of the distribution of the directions.
         num: M, directions per point; zero where there are none.
         loss: the mean loss of the batch, ready to be differentiated.
     """
@@ -47,8 +47,18 @@ class Contender:
         return f"{self.library} {self.objective}{num}{law}"
 
 
+def gradient_step(contender: Contender, model: nn.Module) -> Step:
+    """The step to time: zero gradients, mean loss, backward."""
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        contender.loss().backward()
+
+    return step
+
+
 def load_peers(wanted: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """The modules of the peers that are there, and why the others are not."""
+    """The other libraries that are installed, and why the rest are left out."""
     found, skipped = {}, {}
     for name, (module, _) in PEERS.items():
         try:
@@ -60,15 +70,8 @@ def load_peers(wanted: bool) -> tuple[dict[str, Any], dict[str, str]]:
     return found, skipped
 
 
-def versions() -> dict[str, str | None]:
-    """Installed versions of everything that is timed."""
-    return {name: _version(name) for name in ("torch", "numpy", *PEERS)} | {
-        "scorematching": sm.__version__
-    }
-
-
 def ours(model: Any, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
-    """This library: its default law, and independent signs, the law of torchebm."""
+    """This library: its default directions, and independent signs as in torchebm."""
 
     def make(objective: sm.Objective, name: str, law: str, num: int) -> Contender:
         return Contender("ours", name, law, num, lambda: objective(model, x).mean())
@@ -82,7 +85,7 @@ def ours(model: Any, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
 
 
 def bare(model: nn.Module, x: Tensor, nums: tuple[int, ...], vector: bool) -> Iterator[Contender]:
-    """What one writes by hand: nested torch.autograd.grad on x repeated M times."""
+    """Losses written by hand: nested torch.autograd.grad on x repeated M times."""
 
     def score(x: Tensor) -> Tensor:
         return model(x) if vector else _gradient(model(x).sum(), x)
@@ -107,7 +110,7 @@ def bare(model: nn.Module, x: Tensor, nums: tuple[int, ...], vector: bool) -> It
 def torchebm(
     module: Any, model: nn.Module, x: Tensor, nums: tuple[int, ...]
 ) -> Iterator[Contender]:
-    """Plain SSM, its only sliced loss; it sums over the last axis, so images come flat."""
+    """Plain SSM, its only sliced loss; it sums over the last axis, so images are flattened."""
     energy, flat = FlatEnergy(model, x.shape[1:]), x.flatten(1)
     for num in nums:
         loss = module.SlicedScoreMatching(
@@ -117,7 +120,7 @@ def torchebm(
 
 
 def ebmkit(module: Any, model: nn.Module, x: Tensor, nums: tuple[int, ...]) -> Iterator[Contender]:
-    """SSM-VR along Gaussian directions, its only law; the first gradient is shared by them."""
+    """SSM-VR along Gaussian directions, the only ones it has; they share the first gradient."""
     for num in nums:
         loss = module.SlicedScoreMatching(n_projections=num, vr=True)
         yield Contender("ebmkit", "SSM-VR", "normal", num, partial(_ebmkit_loss, loss, model, x))
@@ -129,7 +132,7 @@ def _ebmkit_loss(loss: Any, model: nn.Module, x: Tensor) -> Tensor:
 
 
 def exact(peers: dict[str, Any], model: nn.Module, x: Tensor) -> Iterator[Contender]:
-    """Exact score matching by everyone who has it."""
+    """Exact score matching of this library and of others."""
     objective = sm.ScoreMatching()
     yield Contender("ours", "SM", "", 0, lambda: objective(model, x).mean())
     if "torchebm" in peers:
@@ -141,7 +144,7 @@ def exact(peers: dict[str, Any], model: nn.Module, x: Tensor) -> Iterator[Conten
 
 
 class FlatEnergy(nn.Module):
-    """Minus a log-density of flattened points: what torchebm takes."""
+    """Minus a log-density of flattened points, the interface of torchebm."""
 
     def __init__(self, model: nn.Module, event: torch.Size) -> None:
         super().__init__()
@@ -154,10 +157,3 @@ class FlatEnergy(nn.Module):
 
 def _gradient(y: Tensor, x: Tensor) -> Tensor:
     return torch.autograd.grad(y, x, create_graph=True)[0]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""The models that are timed: plain modules, the same for every contender."""
+"""The models that are timed: plain modules, the same for all libraries."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ class Case:
 
     Attributes:
         name: short name.
-        about: what it is, in words.
+        about: description.
         build: class of the model.
-        sizes: its arguments.
+        sizes: arguments of the class.
         event: shape of one point.
         batch: number of points.
         vector: whether it is a score network.
-        exact: batch size for exact score matching; zero leaves that out.
-        more: how many times the usual rounds to run, where they are short.
+        exact: batch size for exact score matching; zero for none.
+        more: factor for the number of rounds, for models with short steps.
     """
 
     name: str
@@ -211,14 +211,7 @@ QUICK_CASES = (
         (3,),
         batch=8,
     ),
-    Case(
-        "conv",
-        "2 convolutions, 1x8x8",
-        Conv,
-        {"size": 8, "channels": 2},
-        (1, 8, 8),
-        batch=8,
-    ),
+    Case("conv", "2 convolutions, 1x8x8", Conv, {"size": 8, "channels": 2}, (1, 8, 8), batch=8),
 )
 
 PAPER_FLOW = {"dim": 784, "width": 1000, "layers": 5}

@@ -1,7 +1,7 @@
-"""Time times variance: what a loss costs for the precision it gives.
+"""Time times variance of a loss and of its gradient.
 
-At a fixed budget of time, the variance of what one has averaged is proportional to the time of
-one estimate times its variance. Variances here are due to the directions alone: the points stay.
+At a fixed budget of time, the variance of an average is proportional to the time of one estimate
+times its variance. Variances are over directions alone; the points are fixed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import scorematching as sm
 from benchmarks.harness.timing import interleaved
 from benchmarks.objectives import contenders
-from benchmarks.objectives.contenders import IID, Contender
+from benchmarks.objectives.contenders import IID, Contender, gradient_step
 from benchmarks.objectives.models import Mlp, Normal
 
 REFERENCE = "torchebm SSM M=5 signs"
-"""What torchebm does by default."""
+"""The default of torchebm."""
 
 
 def measure(
@@ -32,7 +32,7 @@ def measure(
     rows = []
     for name, (about, (model, x), num) in problems.items():
         found = [_row(c, model, num) for c in _contenders(peers, model, x)]
-        steps = [_step(c, model) for c in _contenders(peers, model, x)]
+        steps = [gradient_step(c, model) for c in _contenders(peers, model, x)]
         times = interleaved(steps, rounds, 2, device, seed)
         for row, seconds in zip(found, times):
             rows.append({"problem": name, "about": about, "seconds": seconds, **row})
@@ -40,7 +40,7 @@ def measure(
 
 
 def gaussian(device: str) -> tuple[nn.Module, Tensor]:
-    """A Gaussian that does not fit its points: ``P = B B' / 5 + I / 2``, and x from N(0, P)."""
+    """A Gaussian with precision ``P = B B' / 5 + I / 2``, and points from N(0, P), a poor fit."""
     g = torch.Generator().manual_seed(1)
     b = torch.randn(5, 5, dtype=torch.float64, generator=g)
     precision = b @ b.T / 5 + 0.5 * torch.eye(5, dtype=torch.float64)
@@ -50,7 +50,7 @@ def gaussian(device: str) -> tuple[nn.Module, Tensor]:
 
 
 def trained_mlp(device: str, seed: int, quick: bool) -> tuple[nn.Module, Tensor]:
-    """A network after some hundred steps on a mixture of two correlated Gaussians."""
+    """A network after 300 steps of training on a mixture of two correlated Gaussians."""
     dim, width, batch, steps = (6, 8, 16, 3) if quick else (100, 256, 128, 300)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -82,14 +82,6 @@ def _contenders(peers: dict[str, Any], model: nn.Module, x: Tensor) -> list[Cont
     return found
 
 
-def _step(contender: Contender, model: nn.Module) -> Any:
-    def step() -> None:
-        model.zero_grad(set_to_none=True)
-        contender.loss().backward()
-
-    return step
-
-
 def _row(contender: Contender, model: nn.Module, repeats: int) -> dict[str, Any]:
     """Standard deviation of the loss, and total variance of its parameter gradient."""
     parameters = list(model.parameters())
@@ -117,7 +109,7 @@ def _row(contender: Contender, model: nn.Module, repeats: int) -> dict[str, Any]
 
 
 def _with_costs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add how many times better than the reference every row is, in time x variance."""
+    """Add the time x variance of the reference divided by that of each row."""
     for row in rows:
         same = [r for r in rows if r["problem"] == row["problem"] and r["label"] == REFERENCE]
         for what in ("loss", "gradient"):

@@ -1,130 +1,154 @@
-"""Time, memory and noise of score-matching losses, ours and others, in one process.
+"""Time, memory and noise of score-matching losses of this library and of others, in one process.
 
 Example:
-    python -m benchmarks.objectives --threads 1 --rounds 20 --compiled
+    python -m benchmarks.objectives --threads 1 --rounds 20 --compiled --no-memory
     python -m benchmarks.objectives --device cuda --compiled
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
-import shlex
-import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import nn
 
 import scorematching as sm
-from benchmarks.harness.provenance import commit, device_name, now
+from benchmarks.harness.command import Output, Threads, command_line
+from benchmarks.harness.provenance import stamp
 from benchmarks.harness.timing import Step, interleaved, peak_bytes
-from benchmarks.objectives import contenders, noise, steps, verdict
-from benchmarks.objectives.contenders import Contender
+from benchmarks.objectives import contenders, noise, steps, targets
+from benchmarks.objectives.contenders import Contender, gradient_step
 from benchmarks.objectives.models import CASES, QUICK_CASES, Case
 
 NUMS = (1, 4, 5, 16)
 """Directions per point; 5 is torchebm's default."""
 
-Row = dict[str, Any]
-
-
-SCRIPT = "python -m benchmarks.objectives"
+PROGRAM = "python -m benchmarks.objectives"
 RESULTS = Path("benchmarks/results")
 
+STEP = (
+    "zero gradients, mean loss, backward; float32; interleaved turns of two steps, the second "
+    "timed; quieter half of the rounds"
+)
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Run the benchmark, print and write what it found.
+Row = dict[str, Any]
 
-    Args:
-        arguments: the command line; None is that of the process.
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that it runs.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Interleaved rounds [40; 3 with --quick].")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Of {', '.join(case.name for case in CASES)}; repeatable [all]."),
+]
+Compiled = Annotated[bool, typer.Option("--compiled", help="Time compiled steps, too.")]
+Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Time other libraries, too.")]
+Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory, too.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Seed of models, data and directions.")]
 
-    Returns:
-        What is written: the setting, all rows and the verdict.
-    """
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(given)
-    torch.set_num_threads(options.threads)
-    peers, skipped = contenders.load_peers(options.peers and options.device == "cpu")
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure; see `measure`."""
+
+    quick: bool
+    rounds: int
+    cases: Sequence[Case]
+    compiled: bool
+    memory: bool
+    seed: int
+
+
+def measure(
+    quick: Quick = False,
+    threads: Threads = 1,
+    rounds: Rounds = None,
+    models: Models = None,
+    compiled: Compiled = False,
+    peers: Peers = True,
+    memory: Memory = True,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    output: Output = None,
+) -> dict[str, Any]:
+    """Time score-matching losses of this library and of others; print and write the results."""
+    command = command_line(PROGRAM, measure, locals())
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
+    rounds = rounds or (3 if quick else 40)
+    options = Options(quick, rounds, _cases(quick, models), compiled, memory, seed)
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    modules, skipped = contenders.load_peers(peers and device == "cpu")
     for name, reason in skipped.items():
         print(f"{name} is skipped: {reason}")
-    document = describe(given, options, skipped)
-    torch.manual_seed(options.seed)
-    document |= on_gpu(options) if options.device == "cuda" else on_cpu(options, peers)
-    document["verdict"] = verdict.verdicts(document)
-    print(verdict.as_text(document["verdict"]))
-    write(document, options.output or RESULTS / f"{document['kind']}.json")
+    document = {
+        **stamp(command, device, ("torch", "numpy", *contenders.PEERS, "scorematching")),
+        "seed": seed,
+        "quick": quick,
+        "kind": device,
+        "load_average": os.getloadavg()[0],
+        "skipped": skipped,
+        "step": STEP,
+    }
+    document |= on_gpu(options) if device == "cuda" else on_cpu(options, modules)
+    document["verdict"] = targets.compare(document)
+    print(targets.as_text(document["verdict"]))
+    write(document, output or RESULTS / f"{device}.json")
     return document
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    names = [case.name for case in CASES]
-    made = argparse.ArgumentParser(
-        prog=SCRIPT,
-        description=(__doc__ or "").split("\n")[0],
-        epilog=f"example: {SCRIPT} --threads 1 --rounds 20 --compiled",
-    )
-    made.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    made.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    made.add_argument("--rounds", type=int, help="interleaved rounds (40; 3 with --quick)")
-    made.add_argument("--models", nargs="+", choices=names, default=names, help="which models")
-    made.add_argument("--compiled", action="store_true", help="also time compiled steps")
-    made.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
-    made.add_argument(
-        "--no-memory", dest="memory", action="store_false", help="leave peak memory out: quicker"
-    )
-    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--output", type=Path, help="JSON file (benchmarks/results/DEVICE.json)")
-    return made
+def _cases(quick: bool, names: list[str] | None) -> list[Case]:
+    known = {case.name: case for case in (QUICK_CASES if quick else CASES)}
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise ValueError(f"models must be among {', '.join(known)}, got {unknown[0]!r}")
+    return [case for name, case in known.items() if not names or name in names]
 
 
-def on_cpu(options: argparse.Namespace, peers: dict[str, Any]) -> dict[str, Any]:
-    """All that is timed on a CPU."""
-    cases = [c for c in (QUICK_CASES if options.quick else CASES) if c.name in options.models]
-    rounds = options.rounds or (3 if options.quick else 40)
+def on_cpu(options: Options, peers: dict[str, Any]) -> dict[str, Any]:
+    """All measurements on a CPU."""
     rows: list[Row] = []
-    for case in cases:
-        rows += show(sliced_rows(case, peers, rounds, options))
-    for case in cases:
+    for case in options.cases:
+        rows += show(sliced_rows(case, peers, options))
+    for case in options.cases:
         if case.exact:
             rows += show(exact_rows(case, peers, options))
     if options.compiled:
-        networks = [case for case in cases if case.name.startswith("mlp")]
-        rows += show(steps.compiled(networks, peers, 3 * rounds, options.seed))
+        networks = [case for case in options.cases if case.name.startswith("mlp")]
+        rows += show(steps.compiled(networks, peers, 3 * options.rounds, options.seed))
     repeats = 4 if options.quick else 200
-    variances = noise.measure(peers, repeats, rounds, "cpu", options.seed, options.quick)
+    variances = noise.measure(peers, repeats, options.rounds, "cpu", options.seed, options.quick)
     return {"rows": rows, "variance": variances}
 
 
-def on_gpu(options: argparse.Namespace) -> dict[str, Any]:
-    """All that is timed on a GPU."""
-    rounds = options.rounds or (3 if options.quick else 40)
-    rows = steps.paper_flow(rounds, options.seed, options.quick, options.compiled)
+def on_gpu(options: Options) -> dict[str, Any]:
+    """All measurements on a GPU."""
+    rows = steps.paper_flow(options.rounds, options.seed, options.quick, options.compiled)
     return {"rows": show(rows), "variance": []}
 
 
-def sliced_rows(
-    case: Case, peers: dict[str, Any], rounds: int, options: argparse.Namespace
-) -> list[Row]:
-    """Denoising and sliced losses of everyone, on one model."""
+def sliced_rows(case: Case, peers: dict[str, Any], options: Options) -> list[Row]:
+    """Denoising and sliced losses of all libraries, on one model."""
     model, x = case.make(options.seed, "cpu")
     field = sm.VectorField(model) if case.vector else model
     found = [*contenders.ours(field, x, NUMS), *contenders.bare(model, x, NUMS, case.vector)]
-    # The peers take log-densities only.
+    # The other libraries take log-densities only.
     if "torchebm" in peers and not case.vector:
         found += contenders.torchebm(peers["torchebm"], model, x, NUMS)
     if "ebmkit" in peers and not case.vector:
         found += contenders.ebmkit(peers["ebmkit"], model, x, NUMS)
-    return with_ratios(timed(case, case.batch, found, model, case.more * rounds, 3, options))
+    rounds = case.more * options.rounds
+    return with_ratios(timed(case, case.batch, found, model, rounds, 3, options))
 
 
-def exact_rows(case: Case, peers: dict[str, Any], options: argparse.Namespace) -> list[Row]:
-    """Exact losses of everyone, which take seconds: few rounds."""
+def exact_rows(case: Case, peers: dict[str, Any], options: Options) -> list[Row]:
+    """Exact losses of all libraries; they take seconds, so there are few rounds."""
     model, x = case.make(options.seed, "cpu")
     found = list(contenders.exact(peers, model, x[: case.exact]))
     return with_ratios(timed(case, case.exact, found, model, 3, 0, options))
@@ -137,13 +161,11 @@ def timed(
     model: nn.Module,
     rounds: int,
     warmup: int,
-    options: argparse.Namespace,
+    options: Options,
 ) -> list[Row]:
     """Memory and interleaved times of all contenders on one model."""
     made = [gradient_step(contender, model) for contender in found]
-    memory: list[int | None] = [None] * len(made)
-    if options.memory:
-        memory = [_peak(step, model) for step in made]
+    memory = [_peak(step, model) if options.memory else None for step in made]
     times = interleaved(made, rounds, warmup, "cpu", options.seed)
     return [
         {
@@ -163,23 +185,13 @@ def timed(
     ]
 
 
-def gradient_step(contender: Contender, model: nn.Module) -> Step:
-    """What is timed: zero gradients, mean loss, backward."""
-
-    def step() -> None:
-        model.zero_grad(set_to_none=True)
-        contender.loss().backward()
-
-    return step
-
-
 def _peak(step: Step, model: nn.Module) -> int:
-    model.zero_grad(set_to_none=True)  # or the step would begin by giving memory back
+    model.zero_grad(set_to_none=True)  # otherwise the step would first free memory
     return peak_bytes(step, "cpu")
 
 
 def with_ratios(rows: list[Row]) -> list[Row]:
-    """Add times relative to bare DSM, and to the peers at the same M."""
+    """Add times relative to hand-written DSM, and to other libraries at the same M."""
     for row in rows:
         for name, library, objective, num in (
             ("ratio_dsm", "bare", "DSM", 0),
@@ -198,36 +210,8 @@ def with_ratios(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def describe(
-    arguments: list[str], options: argparse.Namespace, skipped: dict[str, str]
-) -> dict[str, Any]:
-    """Where, when and with what the numbers were made."""
-    return {
-        "command": shlex.join([*SCRIPT.split(), *_portable(arguments)]),
-        "date": now(),
-        "commit": commit(),
-        "seed": options.seed,
-        "quick": options.quick,
-        "threads": options.threads,
-        "device": device_name(options.device),
-        "kind": options.device,
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "versions": contenders.versions(),
-        "skipped": skipped,
-        "step": "zero gradients, mean loss, backward; float32; interleaved turns of two steps, "
-        "the second timed; quieter half of the rounds",
-    }
-
-
-def _portable(arguments: list[str]) -> list[str]:
-    """A command line without the place on this machine where its output went."""
-    pairs = zip(arguments, ["", *arguments])
-    return [a for a, before in pairs if "--output" not in (a.split("=")[0], before)]
-
-
 def show(rows: list[Row]) -> list[Row]:
-    """Print rows as they come."""
+    """Print a line for every row, while the benchmark runs; returns the rows."""
     for row in rows:
         what = f"{row['library']} {row['objective']} M={row['num']} {row.get('law', '')}"
         head = f"{row['model']:10s} {row['mode']:9s} {what:32s}"
@@ -241,7 +225,7 @@ def show(rows: list[Row]) -> list[Row]:
 
 
 def write(document: dict[str, Any], path: Path) -> None:
-    """The document as JSON."""
+    """Write the document as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"written to {path}")

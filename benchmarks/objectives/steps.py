@@ -44,7 +44,7 @@ class TiledDoubleBackward(Objective):
 
 
 def objectives(nums: tuple[int, ...]) -> dict[tuple[str, str, int], Objective]:
-    """What is trained, by library, name and M."""
+    """Objectives by library, name and M."""
     found: dict[tuple[str, str, int], Objective] = {
         ("ours", "DSM", 0): sm.DenoisingScoreMatching(sigma=SIGMA)
     }
@@ -76,7 +76,7 @@ def compiled(cases: list[Case], peers: dict[str, Any], rounds: int, seed: int) -
 def _torchebm(
     module: Any, about: Row, model: nn.Module, x: Tensor
 ) -> tuple[Row, Callable[[], Any]]:
-    """The step of torchebm, which has no compiled one, to compare with."""
+    """The eager step of torchebm, which has no compiled one."""
     (contender,) = contenders.torchebm(module, model, x, (1,))
     optimizer = _sgd(model)
 
@@ -92,7 +92,7 @@ def _torchebm(
 def prepare(
     mode: str, model: nn.Module, objective: Objective, optimizer: torch.optim.Optimizer, x: Tensor
 ) -> tuple[Row, Callable[[], Any]]:
-    """What is known about a step before it is timed, and the step itself."""
+    """A step, and the time of its compilation or the error that prevented it."""
     if mode == "eager":
         return {}, _eager(model, objective, optimizer, x)
     if mode == "captured":
@@ -113,7 +113,7 @@ def paper_flow(
 ) -> list[Row]:
     """Steps of the paper's flow: eager, captured, compiled and both, interleaved.
 
-    Matrix products run in tf32 on a GPU, which is how one would train.
+    Matrix products run in tf32 on a GPU, as in training.
     """
     torch.set_float32_matmul_precision("high")
     sizes = {"dim": 6, "width": 8, "layers": 1} if quick else PAPER_FLOW
@@ -179,7 +179,7 @@ def _timed(
     seed: int,
     warmup: int = 3,
 ) -> list[Row]:
-    """Every row with its times, and the memory of eager steps (others allocate beforehand)."""
+    """Every row with its times, and the memory of eager steps; others allocate it in advance."""
     times = interleaved([step for _, step in jobs], rounds, warmup, device, seed)
     rows = []
     for (row, step), seconds in zip(jobs, times):
@@ -191,4 +191,4 @@ def _timed(
 
 
 def _nothing() -> None:
-    """In the place of a step that could not be made."""
+    """Replaces a step that could not be compiled."""

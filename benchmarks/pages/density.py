@@ -6,27 +6,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.objectives import table
+from benchmarks.harness.tables import markdown_table
+from benchmarks.pages.parts import made_with, pyplot, save
 
 INTRODUCTION = """# How good is DensityEstimator?
 
 `DensityEstimator` (a deep kernel exponential family by default, a flow with `model="nice"`)
 against scikit-learn's `KernelDensity` and a Gaussian with full covariance. All are fitted to the
-same whitened training points and judged at the same held-out points by two measures: the exact
-score-matching loss (smaller is better) and the mean log-likelihood (larger is better). The tables
-and the picture were written by the command below.
+same whitened training points and evaluated at the same held-out points by two measures: the exact
+score-matching loss (smaller is better) and the mean log-likelihood (larger is better). The command
+below wrote the tables and the picture.
 
 - **Red wine**: eleven measurements of 1359 distinct wines, a fifth of them held out, prepared as
   in Song et al. (2019): uniform noise over the rounding, whitening fitted to the training rows,
   normal noise of 0.05. **With repeated rows**: all 1599 rows, a tenth held out, as in that paper;
   many of its test wines are training wines too, which favours kernels on training points.
-- **Banana**: a parabola of curvature 1 in two of eight coordinates. **Mixture**: five normal laws
-  in eight dimensions. 1500 points to learn from, 1500 to test on.
+- **Banana**: a parabola of curvature 1 in two of eight coordinates. **Mixture**: five normal
+  distributions in eight dimensions. 1500 points to learn from, 1500 to test on.
 - The bandwidth of `KernelDensity` is chosen by 5-fold cross-validation of the likelihood among
   {bandwidths} values from {low} to {high}; a second one by cross-validation of the score-matching
-  loss, so that kernels are met at their best in both measures. The best value never lies at an
-  end of the range.
-- `DensityEstimator` runs with its defaults, the same for all problems. They were settled on other
+  loss, so that kernels are at their best in both measures. The best value never lies at an end of
+  the range.
+- `DensityEstimator` runs with its defaults, the same for all problems. They were chosen on other
   data (below).
 
 Margins are paired: differences at the same test points, averaged over {seeds} seeds, each with
@@ -36,8 +37,7 @@ log Z), and over seeds. A margin of more than two errors counts as a win.
 
 
 def write(document: dict[str, Any], docs: Path) -> Path:
-    """Draw, and write the page; returns its path."""
-    (docs / "img").mkdir(parents=True, exist_ok=True)
+    """Write the page and its picture; returns the path of the page."""
     draw(document, docs / "img" / "density-margins.png")
     page = docs / "density.md"
     page.write_text("\n".join(sections(document)))
@@ -52,15 +52,17 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
     yield "![margins over the baselines](img/density-margins.png)\n"
     yield "## Held-out numbers\n"
     yield "Means over seeds; in brackets the standard deviation from seed to seed.\n"
-    yield table(["problem", "method", "SM loss", "log-likelihood"], _numbers(document["cells"]))
+    yield markdown_table(
+        ["problem", "method", "SM loss", "log-likelihood"], _numbers(document["cells"])
+    )
     yield "## Margins\n"
     yield "Of DKEF, the default; positive is in its favour.\n"
     head = ["problem", "DKEF", "measure", "margin", "error", "seeds won", ""]
-    yield table(head, _margins(document["verdicts"]))
+    yield markdown_table(head, _margins(document["verdicts"]))
     yield from _copies(document["cells"])
-    yield "## What the defaults were settled on\n"
+    yield "## What the defaults were chosen on\n"
     yield document["tuned"] + "\n"
-    yield "## Do it again\n"
+    yield "## How to rerun\n"
     yield f"```bash\n{document['command']}\n```\n"
     yield _provenance(document)
 
@@ -92,7 +94,7 @@ def _margins(verdicts: list[dict[str, Any]]) -> Iterable[list[str]]:
 
 
 def _copies(cells: list[dict[str, Any]]) -> Iterable[str]:
-    """What repeated rows do to the likelihood."""
+    """The effect of repeated rows on the likelihood."""
     found = [cell["copies"] for cell in cells if "copies" in cell]
     if not found:
         return
@@ -115,31 +117,19 @@ def _spread(values: list[float]) -> str:
 
 
 def _provenance(document: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {v}" for name, v in document["versions"].items())
-    seconds = [
-        row["cpu_seconds"]
-        for cell in document["cells"]
-        for name, row in cell["methods"].items()
-        if name == "DKEF"
-    ]
-    at = f", commit {document['commit'][:10]}" if document["commit"] else ""
+    seconds = [cell["methods"]["DKEF"]["cpu_seconds"] for cell in document["cells"]]
     return (
-        f"Python {document['python']}, {versions}; {document['date'][:10]}{at}. One fit of DKEF "
-        f"took {min(seconds):.0f} to {max(seconds):.0f} seconds of one core.\n"
+        f"{made_with(document)}. One fit of DKEF took {min(seconds):.0f} to {max(seconds):.0f} "
+        "seconds of one core.\n"
     )
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """Margins of DKEF over the baselines, with bars of two standard errors."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     rows = document["verdicts"]
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     pairs = list(dict.fromkeys(row["pair"] for row in rows))
-    figure, grid = plt.subplots(
+    figure, grid = pyplot().subplots(
         2, len(problems), figsize=(3.1 * len(problems), 4.0), squeeze=False, layout="constrained"
     )
     for line, measure in zip(grid, MEASURES):
@@ -149,8 +139,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
             if measure == "loss":
                 axes.set_title(problem, fontsize=9)
             axes.set_xlabel(f"gain in {MEASURES[measure]}", fontsize=8.5)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 def _panel(axes: Any, rows: list[dict[str, Any]], pairs: list[str], first: bool) -> None:

@@ -1,4 +1,4 @@
-"""The page about score estimators, from the numbers of `benchmarks.estimators`."""
+"""The page docs/estimators.md, from the numbers of `benchmarks.estimators`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness.tables import markdown_table
+from benchmarks.pages.parts import made_with, pyplot, save
 
 Row = dict[str, Any]
 
@@ -20,25 +23,27 @@ COLOURS = {
     "KEF, nu-method": ("#5ab4d6", "D", "-"),
     "sliced": ("#2e8b57", "P", "-"),
 }
-"""Colour, marker and line; an estimator that is new gets a grey one."""
+"""Colour, marker and line of each estimator; others are grey."""
 
 INTRO = """\
 # Score estimators
 
-From samples of a law to its score, `grad log p`, when there is no density to differentiate.
-All of them come twice: as functions on tensors, for many sets of samples at once (what implicit
-models need), and as scikit-learn estimators.
+Estimates of a score, `grad log p`, from samples alone. The kernel estimators exist twice: as
+functions on tensors, for many sets of samples at once (as implicit models need), and as
+scikit-learn estimators.
 
 ```python
-from scorematching.estimators import SpectralScoreEstimator, spectral_score
+from scorematching.estimators import SpectralScoreEstimator
+from scorematching.kernels import fit_spectral
 
 SpectralScoreEstimator().fit(X).grad_log_density(X_new)  # arrays (N, D)
-spectral_score(samples)                                  # tensors (128, 100, 8): 128 sets at once
-spectral_score(samples, queries)                         # at other points than the samples
+fitted = fit_spectral(samples)  # tensors (128, 100, 8): 128 sets at once
+fitted.at_samples()  # scores at the samples
+fitted.score(x)  # scores at other points
 ```
 
-`score(X)` is minus the exact score-matching loss, larger is better, so that bandwidths can be
-chosen without knowing the truth:
+`score(X)` is minus the exact score-matching loss, so larger is better, and bandwidths can be chosen
+without knowing the truth:
 
 ```python
 from sklearn.model_selection import GridSearchCV
@@ -52,55 +57,52 @@ GridSearchCV(SteinScoreEstimator(), {"bandwidth": [0.5, 1, 2], "eta": [1e-3, 1e-
 """
 
 CHOICE = [
-    ("estimator", "how", "cost of a fit", "of a point", "log-density"),
-    ("---",) * 5,
-    ("`SteinScoreEstimator`", "ridge regression on Stein's identity", "N^3", "N^2", "no"),
-    ("`SpectralScoreEstimator`", "eigenfunctions of the kernel", "N^3", "N D", "no"),
-    (
+    ["`SteinScoreEstimator`", "ridge regression on Stein's identity", "N^3", "N^2", "no"],
+    ["`SpectralScoreEstimator`", "eigenfunctions of the kernel", "N^3", "N D", "no"],
+    [
         "`KernelExpFamilyEstimator`",
         "score matching in the space of a kernel",
         "(N D)^3; (m D)^3 with m inducing points; N^2 D a step by the nu-method",
         "N D",
         "up to a constant",
-    ),
-    ("`SlicedScoreEstimator`", "a network trained by SSM-VR", "training", "one pass", "no"),
-    ("KDE, the baseline", "a normal window on every point", "a search", "N D", "yes"),
+    ],
+    ["`SlicedScoreEstimator`", "a network trained by SSM-VR", "training", "one pass", "no"],
+    ["KDE, the baseline", "a normal window on every point", "a search", "N D", "yes"],
 ]
 
 ADVICE = """\
 - **The bandwidth and the penalty matter more than the method.** The median distance and the
-  defaults are a start, not an answer; compare full and broken lines of one colour below. Stein with
-  its usual ridge of 0.001 is worse than a score of zero for 100 points in eight dimensions, and
-  tuned it is among the best. A search with `GridSearchCV` takes seconds for a few hundred points.
-- **A few hundred points, and time for a search**: `KernelExpFamilyEstimator` or
-  `SteinScoreEstimator`, tuned; without a search, `KernelExpFamilyEstimator`. A network has too much
-  freedom there.
+  defaults are only a start; compare full and broken lines of one colour below. Stein with its usual
+  ridge of 0.001 is worse than a score of zero for 100 points in eight dimensions, and among the
+  best when tuned. A search with `GridSearchCV` takes seconds for a few hundred points.
+- **A few hundred points**: `KernelExpFamilyEstimator` or `SteinScoreEstimator`, tuned; without a
+  search, `KernelExpFamilyEstimator`. A network overfits there.
 - **A thousand points and more**: `SlicedScoreEstimator`. It has caught up with the tuned kernels at
   N = 1000, its error falls faster, and its cost per point does not grow with N.
-- **Inside a training loop**, on B small sets of samples at once: `stein_score` and
-  `spectral_score`, in one batched call on the device of the samples. Neither needs to be trained,
-  both get worse quickly as the dimension grows.
-- **A log-density is wanted too**, up to a constant: `KernelExpFamilyEstimator.score_samples`.
-- **Far from all samples** a kernel has nothing to say: scores of Stein and spectral estimates
-  fall to zero there, that of a kernel exponential family to the score of its base. The funnel,
-  whose width changes a hundredfold, is hard for every kernel of a single width.
-- Coordinates of different units: standardise first, except for `SlicedScoreEstimator`, which does
-  so itself.
+- **Inside a training loop**, on B small sets of samples at once: `fit_stein` and `fit_spectral`, in
+  one batched call on the device of the samples. Neither needs training; both get worse quickly as
+  the dimension grows.
+- **A log-density**, up to a constant: `KernelExpFamilyEstimator.score_samples`.
+- **Far from all samples** Stein and spectral scores fall to zero, and that of a kernel exponential
+  family to the score of its base. The funnel, whose width changes a hundredfold, is hard for every
+  kernel with one bandwidth.
+- Coordinates of different units: standardise first, except for `SlicedScoreEstimator`, which
+  standardises.
 
 Conventions. Stein's out-of-sample score is that of the samples with the point appended. The number
-of eigenpairs is found anew at every fit, those whose share of the trace is below 99 %, for each
-set of a batch; `average_mass=True` takes one number for all, and `include_diagonal=True` the median
-that counts zero distances, both as the code released with Song et al. (2019) does. A median
+of eigenpairs is chosen at every fit and for each set of a batch: the largest ones, up to 99 % of
+the trace. `average_mass=True` takes one number for all sets, and `include_diagonal=True` counts
+zero distances in the median, both as in the code released with Song et al. (2019). A median
 bandwidth carries no gradient.
 
 The defaults of `KernelExpFamilyEstimator` (penalty, scale of the base, steps of the nu-method) and
-the stopping rule of `SlicedScoreEstimator` were chosen on toy laws like those below, with the true
-score in view and with two of the seeds used below: those rows flatter them somewhat.
+the stopping rule of `SlicedScoreEstimator` were chosen on toy distributions like those below, with
+the true score known and with two of the seeds used below: those rows are somewhat optimistic.
 """
 
 
 def write(document: dict[str, Any], docs: Path) -> Path:
-    """The page and its pictures."""
+    """Write the page and its pictures; returns the path of the page."""
     rows = document["rows"]
     _plot_errors(rows, docs / "img" / "estimators-error.png")
     _plot_times(rows, docs / "img" / "estimators-time.png")
@@ -112,38 +114,37 @@ def write(document: dict[str, Any], docs: Path) -> Path:
 def render(document: dict[str, Any]) -> str:
     """The text of the page."""
     rows = document["rows"]
-    choice = "\n".join(f"| {' | '.join(line)} |" for line in CHOICE)
+    head = ["estimator", "how", "cost of a fit", "of a point", "log-density"]
     parts = [
-        INTRO.replace("{choice}", choice),
+        INTRO.replace("{choice}", markdown_table(head, CHOICE, align_right=False)),
         ADVICE,
-        "\n## Numbers\n",
+        "## Numbers\n",
         _provenance(document),
         _summary(rows),
         *_tables(rows),
+        "![Fisher divergence against N](img/estimators-error.png)\n",
+        _times(rows),
+        "![Error against time](img/estimators-time.png)\n",
     ]
-    parts += ["![Fisher divergence against N](img/estimators-error.png)\n", _times(rows)]
-    parts += ["![Error against time](img/estimators-time.png)\n"]
     return "\n".join(parts)
 
 
 def _provenance(document: dict[str, Any]) -> str:
-    found = document["versions"].items()
-    versions = ", ".join(f"{name} {version}" for name, version in found if version)
     return (
-        f"`{document['command']}`, {document['date'][:10]}, {document['device']}, "
-        f"{document['threads']} thread(s), {versions}; seeds "
-        f"{', '.join(map(str, document['seeds']))}. Fisher divergence `E 0.5 |s - s_d|^2` to the "
-        f"true score at {document['queries']} fresh points, in percent of that of a score of zero: "
-        "0 is perfect, 100 has learned nothing, more is worse than nothing. Mean over seeds and, "
-        "in brackets, its standard error in units of the last digit; the best in bold. *Tuned*: "
-        "bandwidth (half to four times the median) and penalty by the held-out score-matching loss "
-        f"on the first {document['tuning_points']} points, three folds, for KEF on ten inducing "
-        "points; all else is the default. KDE has the bandwidth of most held-out likelihood.\n"
+        f"`{document['command']}`, {document['device']}, {document['threads']} thread(s), "
+        f"{made_with(document)}; seeds {', '.join(map(str, document['seeds']))}.\n\n"
+        "Fisher divergence `E 0.5 |s - s_d|^2` to the true score at "
+        f"{document['queries']} new points, in percent of that of a score of zero: 0 is perfect, "
+        "100 is no better than zero. Mean over seeds and, in brackets, its standard error in units "
+        "of the last digit; the best in bold. *Tuned*: bandwidth (half to four times the median) "
+        "and penalty by the held-out score-matching loss on the first "
+        f"{document['tuning_points']} points, three folds, for KEF on ten inducing points; all "
+        "else is the default. KDE has the bandwidth of largest held-out likelihood.\n"
     )
 
 
 def _summary(rows: list[Row]) -> str:
-    """Geometric means over laws and dimensions, best first at the largest N."""
+    """Geometric means over distributions and dimensions, best first at the largest N."""
     nums, names = sorted({row["num"] for row in rows}), _values(rows, "estimator")
     cells = sorted({(row["law"], row["dim"]) for row in rows})
 
@@ -152,39 +153,30 @@ def _summary(rows: list[Row]) -> str:
         logs = [math.log(_mean(rows, "relative", law=a, dim=d, **where)[0]) for a, d in cells]
         return 100 * math.exp(sum(logs) / len(logs))
 
-    lines = [
-        "All laws and dimensions together, geometric means:\n",
-        "| estimator |" + "".join(f" N={num} |" for num in nums),
-        "|---|" + "---|" * len(nums),
-    ]
-    for name in sorted(names, key=lambda name: overall(name, nums[-1])):
-        values = " | ".join(f"{overall(name, num):.1f}" for num in nums)
-        lines.append(f"| {name} | {values} |")
-    return "\n".join(lines) + "\n"
+    names.sort(key=lambda name: overall(name, nums[-1]))
+    lines = [[name, *(f"{overall(name, num):.1f}" for num in nums)] for name in names]
+    head = ["estimator", *(f"N={num}" for num in nums)]
+    caption = "All distributions and dimensions together, geometric means:\n\n"
+    return caption + markdown_table(head, lines)
 
 
 def _tables(rows: list[Row]) -> Iterable[str]:
+    """A table for every distribution."""
+    names = _values(rows, "estimator")
     for law in _values(rows, "law"):
-        of_law = [row for row in rows if row["law"] == law]
-        columns = sorted({(row["dim"], row["num"]) for row in of_law})
-        head = "".join(f" D={dim}, N={num} |" for dim, num in columns)
-        lines = [
-            f"**{law.capitalize()}**\n",
-            f"| estimator |{head}",
-            "|---|" + "---|" * len(columns),
-        ]
-        means = {
-            (name, *column): _mean(of_law, "relative", estimator=name, dim=column[0], num=column[1])
-            for name in _values(rows, "estimator")
+        mine = [row for row in rows if row["law"] == law]
+        columns = sorted({(row["dim"], row["num"]) for row in mine})
+        found = {
+            column: {
+                name: _mean(mine, "relative", estimator=name, dim=column[0], num=column[1])
+                for name in names
+            }
             for column in columns
         }
-        for name in _values(rows, "estimator"):
-            cells = []
-            for column in columns:
-                best = min(means[(other, *column)][0] for other in _values(rows, "estimator"))
-                cells.append(_cell(*means[(name, *column)], best))
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        yield "\n".join(lines) + "\n"
+        best = {column: min(mean for mean, _ in means.values()) for column, means in found.items()}
+        lines = [[name, *(_cell(*found[c][name], best[c]) for c in columns)] for name in names]
+        head = ["estimator", *(f"D={dim}, N={num}" for dim, num in columns)]
+        yield f"**{law.capitalize()}**\n\n{markdown_table(head, lines)}"
 
 
 def _cell(mean: float, error: float, best: float) -> str:
@@ -199,26 +191,24 @@ def _cell(mean: float, error: float, best: float) -> str:
 def _times(rows: list[Row]) -> str:
     largest = max(row["num"] for row in rows)
     dims = sorted({row["dim"] for row in rows})
-    head = "".join(f" fit, D={dim} | query, D={dim} |" for dim in dims)
-    lines = [
-        f"Seconds to fit {largest} points, tuning included, and to evaluate 1000 others; median "
-        "over laws and seeds:\n",
-        f"| estimator |{head}",
-        "|---|" + "---|---|" * len(dims),
-    ]
+    lines = []
     for name in _values(rows, "estimator"):
-        cells = []
+        cells = [name]
         for dim in dims:
             mine = [r for r in rows if (r["estimator"], r["dim"], r["num"]) == (name, dim, largest)]
             cells += [f"{_median(mine, key):.2g}" for key in ("fit_seconds", "query_seconds")]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    head = [f"{what}, D={dim}" for dim in dims for what in ("fit", "query")]
+    return (
+        f"Seconds to fit {largest} points, tuning included, and to evaluate 1000 others; median "
+        f"over distributions and seeds:\n\n{markdown_table(['estimator', *head], lines)}"
+    )
 
 
 def _plot_errors(rows: list[Row], path: Path) -> None:
-    """One panel for every law and dimension: error against N."""
+    """One panel for every distribution and dimension: error against N."""
     laws, dims = _values(rows, "law"), sorted({row["dim"] for row in rows})
-    plt = _pyplot()
+    plt = pyplot()
     shape = (3.1 * len(laws), 2.5 * len(dims) + 0.7)
     figure, grid = plt.subplots(len(dims), len(laws), figsize=shape, squeeze=False, sharex=True)
     for i, dim in enumerate(dims):
@@ -231,7 +221,7 @@ def _plot_errors(rows: list[Row], path: Path) -> None:
             if i == len(dims) - 1:
                 axes.set_xlabel("N", fontsize=8)
     _legend(figure, grid[0][0], shape[1])
-    _save(figure, path)
+    save(figure, path, dpi=140)
 
 
 def _panel(axes: Any, rows: list[Row]) -> None:
@@ -253,38 +243,36 @@ def _panel(axes: Any, rows: list[Row]) -> None:
 
 
 def _plot_times(rows: list[Row], path: Path) -> None:
-    """Error against time to fit, at the largest N: low and to the left is good."""
+    """Error against time to fit, at the largest N."""
     laws, dims = _values(rows, "law"), sorted({row["dim"] for row in rows})
     largest = max(row["num"] for row in rows)
-    plt = _pyplot()
+    plt = pyplot()
     shape = (3.1 * len(dims), 3.6)
     figure, grid = plt.subplots(1, len(dims), figsize=shape, squeeze=False, sharey=True)
     for axes, dim in zip(grid[0], dims):
-        for name in _values(rows, "estimator"):
-            mine = [r for r in rows if (r["estimator"], r["dim"], r["num"]) == (name, dim, largest)]
-            colour, marker, line = COLOURS.get(name, ("#bbbbbb", ".", "-"))
-            errors = [_mean(mine, "relative", law=law)[0] for law in laws]
-            height = math.exp(sum(map(math.log, errors)) / len(errors))
-            face = "white" if line == "--" else colour
-            axes.plot(
-                [_median(mine, "fit_seconds")],
-                [height],
-                marker,
-                color=colour,
-                label=name,
-                markerfacecolor=face,
-                linestyle="none",
-                markersize=7,
-            )
+        _time_panel(axes, [r for r in rows if (r["dim"], r["num"]) == (dim, largest)], laws)
         axes.set(xscale="log", yscale="log", xlabel=f"seconds to fit N = {largest}")
         axes.set_xlim(0.05, 50)
         axes.minorticks_off()
         axes.set_title(f"D = {dim}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25, linewidth=0.5)
-    grid[0][0].set_ylabel("relative Fisher div.,\ngeometric mean of laws", fontsize=8)
+    label = "relative Fisher div.,\ngeometric mean of distributions"
+    grid[0][0].set_ylabel(label, fontsize=8)
     _legend(figure, grid[0][0], shape[1])
-    _save(figure, path)
+    save(figure, path, dpi=140)
+
+
+def _time_panel(axes: Any, rows: list[Row], laws: list[str]) -> None:
+    """A point for each estimator; tuned ones are hollow."""
+    for name in _values(rows, "estimator"):
+        mine = [row for row in rows if row["estimator"] == name]
+        colour, marker, line = COLOURS.get(name, ("#bbbbbb", ".", "-"))
+        errors = [_mean(mine, "relative", law=law)[0] for law in laws]
+        height = math.exp(sum(map(math.log, errors)) / len(errors))
+        style = {"color": colour, "markerfacecolor": "white" if line == "--" else colour}
+        x = _median(mine, "fit_seconds")
+        axes.plot([x], [height], marker, label=name, linestyle="none", markersize=7, **style)
 
 
 def _legend(figure: Any, axes: Any, height: float) -> None:
@@ -310,18 +298,3 @@ def _mean(rows: list[Row], key: str, **where: Any) -> tuple[float, float]:
 def _median(rows: list[Row], key: str) -> float:
     values: list[float] = sorted(row[key] for row in rows)
     return values[len(values) // 2]
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=140, bbox_inches="tight", facecolor="white")
-    _pyplot().close(figure)

@@ -1,110 +1,28 @@
-"""The benchmark page, from the committed numbers: `python -m benchmarks.pages.objectives`."""
+"""The benchmark page docs/benchmarks.md, from the numbers of `benchmarks.objectives`."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.tables import markdown_table
 from benchmarks.objectives.noise import REFERENCE
 from benchmarks.pages import objectives_figures as figures
+from benchmarks.pages import pairing
+from benchmarks.pages.parts import made_with
 
 Row = dict[str, Any]
 
-NUMS = (1, 4, 16)
-METHODS = {
-    "DSM": ("bare", "DSM", "1 + 1", lambda num: 2),
-    "SSM-VR, double backward, x tiled": ("bare", "SSM-VR", "4 M", lambda num: 4 * num),
-    "SSM-VR, double backward, first gradient shared": (
-        "ebmkit",
-        "SSM-VR",
-        "1 + 1 + 2 M",
-        lambda num: 2 + 2 * num,
-    ),
-    "SSM-VR, pairing": ("ours", "SSM-VR", "1 + M + 1", lambda num: 2 + num),
-}
-"""Who does it, passes that the graph of the loss holds, in letters and in numbers."""
-
-WHY = """\
-# Benchmarks
-
-`benchmarks/` times this library against torchebm 0.8.9,
-ebmkit 0.16.0 and nested `torch.autograd.grad` written by
-hand. First why it is faster, then by how much.
-
-## Why pairing is cheaper
-
-![A chain of operations, tangents above it and adjoints below](img/pairing.png)
-
-Sliced score matching needs `v'Hv`, the second derivative of a log-density f along a direction v.
-Usually one differentiates twice in reverse, on a batch repeated M times. Here is another way.
-
-**The identity.** Let f be a chain of operations, `z_0 = x`, `z_i = phi_i(z_{i-1})`, `f = z_n`.
-Move x along v, `x + e v`, and differentiate every `z_i` in e, once and twice:
-
-    u_i = phi_i' u_{i-1}                                 u_0 = v      (the tangents)
-    a_i = phi_i' a_{i-1} + phi_i''[u_{i-1}, u_{i-1}]     a_0 = 0      and a_n = v'Hv
-
-The second line is linear in a, with something added at every operation. Whatever is added to
-`a_i` reaches the end multiplied by all later derivatives, and that product has a name: it is the
-adjoint `lambda_i = df/dz_i`, which one reverse pass computes anyway, because it ends in the score
-`s = df/dx`. Summing what is added:
-
-    v'Hv = sum_i <lambda_i, phi_i''[u_{i-1}, u_{i-1}]>
-
-A linear operation has `phi'' = 0` and adds nothing. A softplus adds `lambda sigma''(z) u^2`, a
-product of two values `2 lambda u_a u_b`. No derivative is ever differentiated. Only the tangents
-know the direction, so for M directions the *same* adjoint is paired with `mean_j u_j^2`. With the
-D basis vectors for directions the sum is the exact trace.
-
-**Counting matrix products.** Nearly all the time goes into products with the weights of the
-layers. Take as a unit one pass, N points through every layer once, whether forward or backward.
-
-- *DSM* builds a forward pass and a reverse pass (the score): 2.
-- *Double backward* builds those two, then differentiates `v.s` in x. That leads back through the
-  reverse pass (one more) and through the forward pass (one more): 4 for each direction, on x
-  tiled M times. If the first two are shared between directions, 2 + 2 M.
-- *Pairing* builds a forward pass, M tangents and a reverse pass: 2 + M.
-
-To train, every product `Y = X W'` in the graph costs two more, one for the gradient in X and one
-for that in W, whoever built it. So the ratios of what is built are the ratios of whole steps:
-"""
-
-LIMITS = """\
-The column by size knows what is not needed: a gradient in v, which spares every tangent one of its
-three products with the first layer, and for pairing a gradient in x. Writing P for the size of
-all weights and F for that of the first layer's, a step costs 6 P multiplications per point by
-hand-written DSM, 6 P - F + M (3 P - F) by pairing, 6 P + M (6 P - F) by shared and M (12 P - F)
-by tiled double backward; a test counts them.
-
-Of the M (3 P - F) of pairing, 2 M F are the first layer's, and directions can be drawn so that 2 F
-are left. The loss reads the directions of a point only through the mean of `v_j v_j'`. Let them
-share out one vector of signs, each with its own M-th part of the coordinates, times sqrt(M), and
-zeros elsewhere: that mean has expectation I as before, its variance is never above that of
-independent signs (`(D - M) / (D - 1)` times it where M divides D), and every direction meets its
-own columns of the first layer alone. This is what `Rademacher()`, the default, draws where M > 1.
-
-Two things are in no column. Elementwise work (softplus and its derivatives) is not free. And
-tracing a model in Python takes its time, whatever the size of its layers: for networks of a few
-units, on a CPU, double backward is faster.
-
-For score networks there is no reverse pass in x: pairing builds 1 + M passes and tiled double
-backward 2 M, against 1 for DSM.
-"""
-
-
 STEP = """\
-One step is: gradients to zero, mean loss, backward. All losses take turns of two steps, of which
+One step is: gradients to zero, mean loss, backward. In each round every loss takes two steps, and
 the second is timed: in training, too, the step before was the same one. Ratios below 1 mean faster
 than what the column names; "DSM" is hand-written DSM and "tiled" hand-written double backward on
 the same model.
-*Signs* are independent Rademacher directions, the law of torchebm; *balanced* is this library's
+*Signs* are independent Rademacher directions, as in torchebm; *balanced* is this library's
 default, Rademacher directions that are orthogonal across the batch and share out the coordinates
 of their point; ebmkit has *normal* directions only. torchebm has plain SSM only, which costs the
-same as SSM-VR. Neither peer takes score networks.
+same as SSM-VR. Neither of these libraries takes score networks.
 """
 
 NOISE = """\
@@ -112,50 +30,30 @@ At a fixed budget of time, the variance of an average is proportional to the tim
 times its variance. Variances are due to the directions alone, at fixed points. Gains are in time
 times variance, relative to torchebm's default ({reference}): larger is better. The Gaussian has
 one Hessian for all points, the best case for balanced directions; its steps are so small that
-their time is the interpreter's.
-"""
-
-FLOORS = """\
-What the matrix products alone allow, by the formulas above, for D = 100 and D = 784: M = 1 at
-{one[0]:.2f} and {one[1]:.2f} of torchebm's time, M = 5 at {five[0]:.2f} and {five[1]:.2f} times
-its speed. Elementwise work and the interpreter come on top; compiled steps do without most of
-that.
+most of their time is Python's.
 """
 
 AGAIN = """\
-All contenders of a model run in one process, in turn, in an order shuffled anew in every round. On
-a CPU, medians and quartiles are over the half of the rounds in which other processes used it least.
-Memory is the peak of what a step allocates. `--quick` runs everything at tiny sizes; a peer that is
-not installed is left out.
+All losses of a model run in one process, in turn, in an order shuffled anew in every round. On a
+CPU, medians and quartiles are over the half of the rounds in which other processes used it least.
+Memory is the peak of what a step allocates. `--quick` runs everything at tiny sizes; a library that
+is not installed is left out.
 """
 
 
-def main(arguments: list[str] | None = None) -> Path:
-    """Write the page and its pictures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pages.objectives", description=__doc__
-    )
-    results = Path("benchmarks/results")
-    parser.add_argument("--cpu", type=Path, default=results / "cpu.json", help="numbers of a CPU")
-    parser.add_argument("--gpu", type=Path, default=results / "gpu.json", help="numbers of a GPU")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the page")
-    options = parser.parse_args(arguments)
-    cpu = json.loads(options.cpu.read_text())
-    gpu = json.loads(options.gpu.read_text()) if options.gpu.exists() else None
-    figures.schematic(options.docs / "img" / "pairing.png")
-    figures.against_num(cpu, options.docs / "img" / "benchmarks.png")
-    page = options.docs / "benchmarks.md"
+def write(cpu: dict[str, Any], gpu: dict[str, Any] | None, docs: Path) -> Path:
+    """Write the page and its pictures; returns the path of the page."""
+    figures.schematic(docs / "img" / "pairing.png")
+    figures.against_num(cpu, docs / "img" / "benchmarks.png")
+    page = docs / "benchmarks.md"
     page.write_text(render(cpu, gpu))
-    print(f"written to {page}")
     return page
 
 
 def render(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> str:
     """The whole page."""
     parts = [
-        WHY,
-        counting(cpu),
-        LIMITS,
+        *pairing.explanation(cpu),
         "## Time on a CPU\n",
         provenance(cpu),
         "![Time of a step against M](img/benchmarks.png)\n",
@@ -170,50 +68,6 @@ def render(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> str:
     return "\n".join(parts)
 
 
-def counting(cpu: dict[str, Any]) -> str:
-    """Counted and measured ratios to DSM, side by side."""
-    model = "mlp784"
-    unit = multiplications(model, "DSM", 1)
-    rows = []
-    for method, (library, objective, formula, built) in METHODS.items():
-        found = [
-            _find(cpu, model, library, objective, 0 if objective == "DSM" else num) for num in NUMS
-        ]
-        passes = [f"{built(num) / 2:g}" for num in NUMS]
-        sizes = [f"{multiplications(model, method, num) / unit:.2g}" for num in NUMS]
-        cells = [passes, sizes, map(_ratio_of, found)]
-        rows.append([method, formula, *[" / ".join(cell) for cell in cells]])
-    return (
-        table(
-            [
-                "step, M = 1 / 4 / 16",
-                "passes built",
-                "passes, x DSM",
-                "by size of the layers, x DSM",
-                "measured, x DSM",
-            ],
-            rows,
-        )
-        + f"\nMeasured on {_about(cpu, model)}; by size, too, for 784 inputs and 3 layers of 256.\n"
-    )
-
-
-def multiplications(model: str, method: str, num: int) -> int:
-    """Multiplications per point in the matrix products of one step of a network."""
-    widths = [100 if model == "mlp100" else 784, 256, 256, 256, 1]
-    sizes = [a * b for a, b in pairwise(widths)]
-    total, first = sum(sizes), sizes[0]
-    direction = {"tiled": 12, "shared": 6, "pairing": 3}
-    if method == "DSM":
-        return 6 * total
-    kind = next(kind for kind in direction if kind in method)
-    shared = {"tiled": 0, "shared": 6 * total, "pairing": 6 * total - first}[kind]
-    each = direction[kind] * total - first
-    if kind == "pairing" and num > 1:  # directions that share the coordinates out between them
-        return shared + num * (each - 2 * first) + 2 * first
-    return shared + num * each
-
-
 def times(cpu: dict[str, Any]) -> Iterable[str]:
     """One table for every model."""
     yield STEP
@@ -222,7 +76,7 @@ def times(cpu: dict[str, Any]) -> Iterable[str]:
         mine = [row for row in rows if row["model"] == model]
         yield f"### {mine[0]['about']}, batch {mine[0]['batch']}\n"
         head = ["loss", "M", "ms (quartiles)", "x DSM", "x torchebm", "x ebmkit", "x tiled", "MB"]
-        yield table(head, [_cells(row) for row in sorted(mine, key=_by_num)])
+        yield markdown_table(head, [_cells(row) for row in sorted(mine, key=_by_num)])
 
 
 def exact(cpu: dict[str, Any]) -> Iterable[str]:
@@ -231,10 +85,10 @@ def exact(cpu: dict[str, Any]) -> Iterable[str]:
     if not rows:
         return
     yield "### Exact score matching\n"
-    yield "The whole trace, with parameter gradients; the same batch for everyone.\n"
+    yield "The exact trace, with parameter gradients; the same batch for all.\n"
     head = ["model", "batch", "loss", "s (quartiles)", "x ours", "MB"]
     units = {r["model"]: r["seconds"]["median"] for r in rows if r["library"] == "ours"}
-    yield table(
+    yield markdown_table(
         head,
         [
             [
@@ -260,7 +114,9 @@ def compiled(cpu: dict[str, Any]) -> Iterable[str]:
         "`scorematching.capture.compile_step` flattens the whole step and compiles it; these\n"
         "steps include an optimiser (SGD).\n"
     )
-    yield table(["model", "loss", "mode", "ms (quartiles)", "compilation, s"], _step_rows(rows))
+    yield markdown_table(
+        ["model", "loss", "mode", "ms (quartiles)", "compilation, s"], _step_rows(rows)
+    )
 
 
 def noise(cpu: dict[str, Any]) -> Iterable[str]:
@@ -273,18 +129,18 @@ def noise(cpu: dict[str, Any]) -> Iterable[str]:
         rows = [row for row in cpu["variance"] if row["problem"] == problem]
         yield f"### {rows[0]['about']} ({rows[0]['repeats']} repeats)\n"
         head = ["loss", "ms", "std of the loss", "gain", "std of the gradient", "gain"]
-        yield table(head, [_noise_cells(row) for row in rows])
+        yield markdown_table(head, [_noise_cells(row) for row in rows])
 
 
 def targets(cpu: dict[str, Any]) -> Iterable[str]:
-    """What was aimed at, met or not."""
+    """Targets, met or missed."""
     rows = [row for row in cpu["verdict"] if row["met"] is not None]
     if not rows:
         return
     names = {row["model"]: row["about"] for row in cpu["rows"]}
     yield "## Targets\n"
-    yield "Set beforehand, judged by the run above.\n"
-    yield table(
+    yield "Set before the run above.\n"
+    yield markdown_table(
         ["model", "quantity", "target", "measured", ""],
         [
             [
@@ -297,12 +153,7 @@ def targets(cpu: dict[str, Any]) -> Iterable[str]:
             for row in rows
         ],
     )
-    tiled, pairing = "x tiled", "pairing"
-    networks = ("mlp100", "mlp784")
-    yield FLOORS.format(
-        one=[multiplications(n, pairing, 1) / multiplications(n, tiled, 1) for n in networks],
-        five=[multiplications(n, tiled, 5) / multiplications(n, pairing, 5) for n in networks],
-    )
+    yield pairing.floors()
 
 
 def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
@@ -329,31 +180,23 @@ def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
         cells = [_name(row), row["mode"], str(row["batch"]), _spread(row["seconds"]), ratio]
         rows.append([*cells, _megabytes(row)])
     head = ["step", "mode", "batch", "ms (quartiles)", "x DSM, same mode", "MB"]
-    yield table(head, rows)
+    yield markdown_table(head, rows)
 
 
 def commands(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> Iterable[str]:
-    """How to do it again."""
+    """How to rerun the benchmark."""
     lines = ['pip install -e ".[bench]"', cpu["command"]]
     lines += [gpu["command"]] if gpu else []
-    yield "## Do it again\n"
-    yield "```bash\n" + "\n".join([*lines, "python -m benchmarks.pages.objectives"]) + "\n```\n"
+    yield "## How to rerun\n"
+    yield "```bash\n" + "\n".join([*lines, "python -m benchmarks.pages"]) + "\n```\n"
     yield AGAIN
 
 
 def provenance(document: dict[str, Any]) -> str:
     """Where and with what the numbers were made."""
-    names = ", ".join(f"{name} {v}" for name, v in document["versions"].items() if v)
-    at = f", commit {document['commit'][:10]}" if document["commit"] else ""
     threads = f", {document['threads']} thread" + "s" * (document["threads"] > 1)
     on = document["device"] + (threads if document["kind"] == "cpu" else "")
-    return f"{on}; Python {document['python']}, {names}; {document['date'][:10]}{at}.\n"
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table; every column but the first is aligned to the right."""
-    rule = ["---", *["--:"] * (len(head) - 1)]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in [head, rule, *rows])
+    return f"{on}; {made_with(document)}.\n"
 
 
 def _cells(row: Row) -> list[str]:
@@ -411,23 +254,3 @@ def _ratio(value: float | None) -> str:
 
 def _megabytes(row: Row) -> str:
     return "" if row["peak_bytes"] is None else _short(row["peak_bytes"] / 1e6)
-
-
-def _about(document: dict[str, Any], model: str) -> str:
-    return next((r["about"] for r in document["rows"] if r["model"] == model), model)
-
-
-def _find(document: dict[str, Any], model: str, library: str, objective: str, num: int) -> Any:
-    for row in document["rows"]:
-        key = (row["suite"], row["model"], row["library"], row["objective"], row["num"])
-        if key == ("objectives", model, library, objective, num):
-            return row
-    return None
-
-
-def _ratio_of(row: Row | None) -> str:
-    return "-" if row is None else f"{row['ratio_dsm']:.2g}"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,11 @@
-"""The pictures of the benchmark page: how pairing works, and time against M."""
+"""Pictures of the benchmark page: how pairing works, and time against M."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from benchmarks.pages.parts import pyplot, save
 
 FORWARD, BACKWARD, PAIR, INK = "#d1601c", "#1f6fb2", "#2e8b57", "#222222"
 STYLES = {
@@ -12,12 +14,12 @@ STYLES = {
     ("torchebm", "SSM", "signs"): ("torchebm SSM", "#d1601c", "^", "-"),
     ("ebmkit", "SSM-VR", "normal"): ("ebmkit SSM-VR", "#7b52ab", "v", "-"),
 }
-"""Label, colour, marker and line of the contenders that are drawn."""
+"""Label, colour, marker and line of each curve."""
 
 
 def schematic(path: Path) -> None:
-    """A chain of operations, tangents forward, adjoints backward, and where they meet."""
-    plt = _pyplot()
+    """A chain of operations with tangents forward, adjoints backward, and their products."""
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(10, 4.3))
     axes.set(xlim=(-0.1, 12.3), ylim=(-3.55, 2.55))
     axes.axis("off")
@@ -40,12 +42,12 @@ def schematic(path: Path) -> None:
         color=PAIR,
         fontsize=12.5,
     )
-    _save(figure, path)
+    save(figure, path, dpi=160)
 
 
 def against_num(document: dict[str, Any], path: Path) -> None:
     """Seconds of one step against M, for every model and contender; DSM as a line."""
-    plt = _pyplot()
+    plt = pyplot()
     rows = [r for r in document["rows"] if r["suite"] == "objectives" and r["objective"] != "SM"]
     models = list(dict.fromkeys(row["model"] for row in rows))
     columns = min(3, len(models))
@@ -63,7 +65,7 @@ def against_num(document: dict[str, Any], path: Path) -> None:
     figure.legend(
         handles.values(), handles, loc="lower center", ncols=5, frameon=False, fontsize=8.5
     )
-    _save(figure, path)
+    save(figure, path, dpi=160)
 
 
 def _panel(axes: Any, rows: list[dict[str, Any]]) -> None:
@@ -158,18 +160,3 @@ def _meeting(axes: Any, x: float, index: int) -> None:
         color=PAIR,
         fontsize=12,
     )
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
-    _pyplot().close(figure)

@@ -1,9 +1,9 @@
 """Variational and Wasserstein auto-encoders on CelebA by four methods (the paper's Table 3).
 
-Samples are judged by their Frechet distance to images that no model has seen, in features of the
-Inception network of 2015. The paper's distances are in features of another network (that of
-torchvision) and to other images of a data set seven times as large: rows can be compared with each
-other, and their order with the paper's, but not number with number.
+Samples are evaluated by their Frechet distance to held-out images, in features of the Inception
+network of 2015. The paper's distances are in features of another network (that of torchvision) and
+to other images of a data set seven times as large: rows can be compared with each other, and their
+order with the paper's, but not the numbers themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reproduction.autoencoders.training import (
     needs_network,
     progress_of,
     sample_figures,
-    train_in_stages,
+    train_model,
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import split_images
@@ -37,15 +37,15 @@ from scorematching import datasets
 from scorematching.evaluation import frechet_distance, inception, kernel_distance
 from scorematching.models import VAE, WAE, ImplicitVAE
 
-PICTURES = 4  # a further stream of randomness
+PICTURES = 4  # another random stream
 
 MARKS = (10_000, 40_000, 70_000, 100_000)
-"""Iterations at which the paper takes distances."""
+"""Iterations at which the paper reports distances."""
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings; the defaults are those of Section 6.2 and Appendix C.3, or the release's."""
+    """Settings. Defaults are those of Section 6.2 and Appendix C.3, or the released program's."""
 
     dataset: str = "celeba"
     latent_dim: int = 32  # release; C.3 says 8 or 32
@@ -60,8 +60,8 @@ class Config(Settings):
     fid_samples: int = 10_000  # release
     reference_images: int | None = None  # to compare samples with; None is all of the 20 %
     fid_batch: int = 250  # images at a time (ours)
-    features: str = "inception"  # or "pixels", coarse ones, for rehearsals
-    synthetic_images: int = 200  # of the rehearsal's data
+    features: str = "inception"  # or "pixels", means of coarse cells, for smoke tests
+    synthetic_images: int = 200  # of the smoke test's data
 
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -104,14 +104,15 @@ def run(config: Config, job: Job) -> Metrics:
     """
     parts = load(config, job)
     model = make_model(config, job)
-    judge = Judge(config, job, parts.test[: config.reference_images])
+    judge = SampleDistances(config, job, parts.test[: config.reference_images])
 
-    def look(mark: int) -> Metrics:
+    def evaluate(iterations: int) -> Metrics:
         found = {"reconstruction": reconstruction(model, parts.valid, job)}
-        due = mark >= config.fid_from and (mark - config.fid_from) % config.fid_every == 0
-        return found | (judge(model) if due or mark == config.iterations else {})
+        since = iterations - config.fid_from
+        due = since >= 0 and since % config.fid_every == 0
+        return found | (judge(model) if due or iterations == config.iterations else {})
 
-    seen = train_in_stages(model, parts.train, dequantise, config, job, look)
+    seen = train_model(model, parts.train, dequantise, config, job, evaluate)
     last = seen["stages"].get(str(seen["iterations"]), {})
     if "fid" not in last:  # the run ended before its time
         last |= judge(model)
@@ -152,13 +153,13 @@ def scale(pixels: Tensor) -> Tensor:
 
 
 def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Bytes as numbers in -1..1, with the noise that rounding took away: of half a step."""
+    """Bytes as numbers in -1..1, plus uniform noise of one grey level."""
     u = torch.rand(pixels.shape, generator=generator, device=pixels.device)
     return scale(pixels) + (2 * u - 1) / 256
 
 
 def make_model(config: Config, job: Job) -> VAE | ImplicitVAE | WAE:
-    """The row's model, with initial weights of the seed."""
+    """The model of a row, with initial weights drawn from the seed."""
     sizes = {"latent_dim": config.latent_dim, "size": config.size, "width": config.width}
     shared: dict[str, Any] = {
         **sizes,
@@ -177,14 +178,14 @@ def make_model(config: Config, job: Job) -> VAE | ImplicitVAE | WAE:
     return model.to(job.device)
 
 
-class Judge:
-    """Distances of a model's samples to images that it has not seen.
+class SampleDistances:
+    """Distances of a model's samples to held-out images.
 
-    Samples are means of pixels, without their noise, rounded to bytes as the images are.
+    Samples are means of pixels, without noise, rounded to bytes like the images.
 
     Args:
         config: the settings.
-        job: the circumstances.
+        job: seed, device and data folder.
         images: bytes ``(N, 3, S, S)``.
     """
 
@@ -215,13 +216,13 @@ class Judge:
 
 
 def coarse_pixels(images: Tensor) -> Tensor:
-    """Features that need no network: means over a grid of 4 x 4, ``(N, 3, S, S) -> (N, 48)``."""
+    """Features without a network: means over a grid of 4 x 4, ``(N, 3, S, S) -> (N, 48)``."""
     return F.adaptive_avg_pool2d(images, 4).flatten(1)
 
 
 @torch.no_grad()
 def reconstruction(model: Any, images: Tensor, job: Job) -> float:
-    """Squared error of held-out images, per image with values in -1..1."""
+    """Mean squared error per held-out image, with values in -1..1."""
     generator = job.generator(EVALUATION)
     errors = []
     for batch in images.split(500):
@@ -233,7 +234,7 @@ def reconstruction(model: Any, images: Tensor, job: Job) -> float:
 
 @torch.no_grad()
 def _draw_sheets(model: Any, images: Tensor, job: Job) -> None:
-    """Samples and reconstructions as PNG, in the folder of the run."""
+    """Write samples and reconstructions as PNG into the folder of the run."""
     generator, x = job.generator(PICTURES), scale(images[:32])
     save_sheet(job.folder / SAMPLES, (model.sample(64, generator) + 1) / 2, columns=8)
     copies = model.decode(model.encode(x, generator))
@@ -241,12 +242,12 @@ def _draw_sheets(model: Any, images: Tensor, job: Job) -> None:
 
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Samples of all rows."""
+    """Draw the samples of all rows."""
     return sample_figures(runs, folder, lambda run: f"after {run.metrics['iterations']} iterations")
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """What distances mean here, and which runs ended early."""
+    """Sentences about the distances, and about runs that ended early."""
     found = [
         "Distances are in features of the Inception network of 2015; the paper's are in features "
         "of another network, that of torchvision, and cannot be compared number by number.",

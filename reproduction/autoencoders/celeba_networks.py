@@ -4,19 +4,23 @@
 network                layers
 =====================  ==================================================================
 encoder                convolutions to m, 2m, 4m, 8m maps; dense 512; dense Dz (or 2 Dz)
-implicit encoder       the same on [x, ReLU(dense(eps))], the noise painted as a channel
+implicit encoder       the same on [x, ReLU(dense(eps))], the noise as one more channel
 decoder                dense 8m x 4 x 4; transposed convolutions to 4m, 2m, m, 3 maps; tanh
-score given the image  as the implicit encoder, on [x, paint(z)]
-score                  the same on paint(z) alone
+score given the image  as the implicit encoder, z in place of eps
+score                  the same on the channel of z alone
 =====================  ==================================================================
 
 All kernels are 5 x 5 with stride 2 and padding 2, and m = 64. ReLU follows every layer but the
 last, with these exceptions:
 
-* Score networks have softplus. The published table says ReLU, and the released program softplus;
-  only softplus is right, because the gradient of a divergence is lost on kinks.
-* ``as_released=True`` leaves out two ReLUs as the released program does: that of the implicit
-  encoder's last convolution and that of the decoder's dense layer.
+* Score networks have softplus. The published table has ReLU, the released program softplus; only
+  softplus is right, because autograd misses the gradient of a divergence at kinks.
+* ``as_released=True`` leaves out two ReLUs as the released program does: after the implicit
+  encoder's last convolution and after the decoder's dense layer.
+
+Arguments of the ``make_`` functions: ``latent_dim`` is Dz, ``size`` the side of the images,
+``width`` m, ``log_std`` that of the errors of pixels; ``with_score_network=False`` is for scores
+from an estimator; ``generator`` draws the initial weights.
 
 Reference: Song et al. (2019), Appendix C.3.
 """
@@ -40,14 +44,14 @@ Activation = Callable[[], nn.Module]
 
 
 class ConditionalConv(nn.Module):
-    """A vector made of a vector and an image, ``z: (N, C), x: (N, K, S, S) -> (N, outputs)``.
+    """A network of a vector and an image, ``z: (N, C), x: (N, K, S, S) -> (N, outputs)``.
 
-    A dense layer paints z as one more channel of the image, and convolutions read it. Many vectors
-    may go with one image, ``z: (N, M, C)``: the first convolution then looks at x once.
+    A dense layer maps z to one more channel of the image, and convolutions follow. With many
+    vectors per image, ``z: (N, M, C)``, the first convolution is applied to x only once.
 
     Args:
         dim: C, number of coordinates of z.
-        channels: K, of the image; zero for no image at all.
+        channels: K, of the image; zero for no image.
         outputs: number of outputs; None is C.
         size: S, a multiple of 16.
         width: m, maps of the first convolution.
@@ -183,16 +187,7 @@ def make_vae(
     as_released: bool = False,
     generator: torch.Generator | None = None,
 ) -> VAE:
-    """The paper's variational auto-encoder with a Gaussian encoder for faces.
-
-    Args:
-        latent_dim: Dz, 32 in the paper.
-        size: of images, ``(N, 3, size, size)``.
-        width: m, maps of the first convolution.
-        log_std: of the errors of pixels.
-        as_released: leave out a ReLU as the released program does; see above.
-        generator: source of the initial weights; None is torch's default generator.
-    """
+    """The paper's variational auto-encoder with a Gaussian encoder for faces."""
     encoder = make_encoder(2 * latent_dim, 3, size, width, generator=generator)
     decoder = make_decoder(latent_dim, 3, size, width, as_released, generator)
     return VAE(encoder, decoder, NormalPixels(log_std), latent_dim)
@@ -210,16 +205,8 @@ def make_implicit_vae(
 ) -> ImplicitVAE:
     """The paper's variational auto-encoder with an implicit encoder for faces.
 
-    Args:
-        latent_dim: Dz, 32 in the paper.
-        size: of images, ``(N, 3, size, size)``.
-        width: m, maps of the first convolution.
-        log_std: of the errors of pixels.
-        with_score_network: False for scores from an estimator.
-        score_activation: of the score network; the paper's table says ReLU, which must come
-            with ``check_smoothness=False`` in `score_loss`.
-        as_released: leave out two ReLUs as the released program does; see above.
-        generator: source of the initial weights; None is torch's default generator.
+    The published table has ReLU for ``score_activation``, which `score_loss` accepts only with
+    ``check_smoothness=False``.
     """
 
     def conditional(activation: Callable[[], nn.Module], last: bool) -> nn.Module:
@@ -242,20 +229,7 @@ def make_wae(
     as_released: bool = False,
     generator: torch.Generator | None = None,
 ) -> WAE:
-    """The paper's Wasserstein auto-encoder for faces.
-
-    Args:
-        latent_dim: Dz, 32 in the paper.
-        size: of images, ``(N, 3, size, size)``.
-        width: m, maps of the first convolution.
-        log_std: of the errors of pixels, for evaluation.
-        with_score_network: False for scores from an estimator.
-        score_activation: of the score network; the paper's table says ReLU, which must come
-            with ``check_smoothness=False`` in `score_loss`.
-        lam: weight of the divergence.
-        as_released: leave out a ReLU as the released program does; see above.
-        generator: source of the initial weights; None is torch's default generator.
-    """
+    """The paper's Wasserstein auto-encoder for faces; ``lam`` is the weight of the divergence."""
     encoder = make_encoder(latent_dim, 3, size, width, generator=generator)
     decoder = make_decoder(latent_dim, 3, size, width, as_released, generator)
     score_network = (

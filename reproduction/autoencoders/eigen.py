@@ -1,19 +1,19 @@
 """Eigenpairs of many kernel matrices at once on a GPU.
 
-Spectral score estimation takes the eigenpairs of 128 matrices of 100 x 100 at every step. Torch
-hands them to cuSOLVER one by one, and the call cannot be recorded in a CUDA graph.
-Here one program takes each matrix, and all go on side by side:
+Spectral score estimation needs the eigenpairs of 128 matrices of 100 x 100 at every step. Torch
+calls cuSOLVER for one matrix after the other, and the call cannot be recorded in a CUDA graph.
+Here one Triton program computes one matrix, and all programs run in parallel:
 
 * a Cholesky factor with pivots, ``K = W' W``, one row of W at a time;
 * rotations of pairs of rows until all are orthogonal (the one-sided Jacobi method). Then
-  ``w_j = sqrt(mu_j) u_j``: eigenvalues are the squares of the rows' lengths, eigenvectors their
+  ``w_j = sqrt(mu_j) u_j``: eigenvalues are the squared lengths of the rows, eigenvectors their
   directions.
 
-Time goes into moving rows between memory and registers. So rotations are in single precision, which
-leaves errors of 1e-6 of the largest eigenvalue, far below those of an estimate from 100 samples.
-And rows form teams of four: when two teams meet, all sixteen pairs between them are turned before
-they part. In each round of a sweep all teams are paired off, and the rounds let every two meet
-once, like a tournament.
+Most of the time is spent moving rows between memory and registers. So rotations are in single
+precision, which leaves errors of 1e-6 of the largest eigenvalue, far below those of an estimate
+from 100 samples. And rows form blocks of four: when two blocks are loaded, all sixteen pairs
+between them are rotated. In each round of a sweep all blocks are paired, and after all rounds
+every two blocks have been paired once, as in a round-robin tournament.
 
 Reference: Veselic and Hari (1989), A note on a one-sided Jacobi algorithm.
 """
@@ -25,10 +25,11 @@ from typing import Any
 from torch import Tensor
 
 from scorematching._triton import is_available, program
-from scorematching.estimators import spectral
+from scorematching.kernels import spectral
 
-tl: Any = None  # the language of Triton, once a program runs
-turn: Any = None  # _turn as a part of programs, likewise
+# Set by `_triton.program` when a program is compiled.
+tl: Any = None
+turn: Any = None
 _SWEEPS = 20
 
 
@@ -40,7 +41,7 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Values ``(*B, n)``, and vectors as columns, ``(*B, n, n)``. On a GPU with Triton, errors
-        are of the order of 1e-6 of the largest eigenvalue; vectors of smaller ones mean nothing.
+        are of the order of 1e-6 of the largest eigenvalue; vectors of smaller ones are noise.
 
     Example:
         >>> import torch
@@ -56,12 +57,13 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _by_rotations(matrices: Tensor) -> tuple[Tensor, Tensor]:
     n = matrices.shape[-1]
     K = matrices.detach().double().reshape(-1, n, n).contiguous()
-    teams = 2 * -(-n // 8)  # an even number; what is missing in the last are rows of zeros
-    W, width = K.new_zeros(len(K), 4 * teams, n), 1 << (n - 1).bit_length()
-    program(_factor)[(len(K),)](K, W, n, 4 * teams, width, num_warps=8)
-    W, games = W.float(), min(16, 1 << (teams // 2 - 1).bit_length())
-    options = {"num_warps": games, "maxnreg": 128}  # a warp for each game, and room for its rows
-    program(_rotate, _turn)[(len(K),)](W, _SWEEPS, n, teams, width, games, **options)
+    blocks = 2 * -(-n // 8)  # an even number; the last is padded with rows of zeros
+    W, width = K.new_zeros(len(K), 4 * blocks, n), 1 << (n - 1).bit_length()
+    program(_factor)[(len(K),)](K, W, n, 4 * blocks, width, num_warps=8)
+    W, pairs = W.float(), min(16, 1 << (blocks // 2 - 1).bit_length())
+    # A warp for each pair of blocks, and registers for its rows.
+    options = {"num_warps": pairs, "maxnreg": 128}
+    program(_rotate, _turn)[(len(K),)](W, _SWEEPS, n, blocks, width, pairs, **options)
     lengths, order = W.double().norm(dim=-1).sort(-1, descending=True)
     rows = W.double().gather(1, order[..., None].expand_as(W))[:, :n]
     U = (rows / lengths[:, :n, None].clamp(min=1e-30)).mT
@@ -78,7 +80,7 @@ def _factor(  # type: ignore[no-untyped-def]
     W = factors + tl.program_id(0) * height * n
     column = tl.arange(0, WIDTH)
     inside = column < n
-    # Each row takes the largest diagonal entry that is left, and clears it.
+    # Each row eliminates the largest remaining diagonal entry.
     left = tl.load(K + column * n + column, inside, 0.0)
     floor = tl.max(left, 0) * n * 1e-16
     for k in range(n):
@@ -97,21 +99,21 @@ def _factor(  # type: ignore[no-untyped-def]
 
 
 def _rotate(  # type: ignore[no-untyped-def]
-    factors, sweeps, n: tl.constexpr, TEAMS: tl.constexpr, WIDTH: tl.constexpr, GAMES: tl.constexpr
+    factors, sweeps, n: tl.constexpr, BLOCKS: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr
 ):
     """Rotations of the rows of one factor until they are orthogonal; on the device."""
-    W = factors + tl.program_id(0) * (TEAMS * 4 * n)
-    column, last = tl.arange(0, WIDTH), TEAMS - 1
+    W = factors + tl.program_id(0) * (BLOCKS * 4 * n)
+    column, last = tl.arange(0, WIDTH), BLOCKS - 1
     inside = column < n
     first = tl.load(W + column, inside, 0.0)
     tiny = 1e-8 * tl.sum(first * first, 0)
     sweep, left = 0, 0 * tiny + 1
-    while (sweep < sweeps) & (left > 1e-3):  # a sweep squares what is left
-        worst = tl.zeros([GAMES], tl.float32)
-        for start in range(0, TEAMS, GAMES):
-            team = start + tl.arange(0, GAMES)
-            mask = (team < TEAMS)[:, None] & inside[None, :]
-            at = W + team[:, None] * (4 * n) + column[None, :]
+    while (sweep < sweeps) & (left > 1e-3):  # convergence is quadratic
+        worst = tl.zeros([PAIRS], tl.float32)
+        for start in range(0, BLOCKS, PAIRS):
+            block = start + tl.arange(0, PAIRS)
+            mask = (block < BLOCKS)[:, None] & inside[None, :]
+            at = W + block[:, None] * (4 * n) + column[None, :]
             a0, a1 = tl.load(at, mask, 0.0), tl.load(at + n, mask, 0.0)
             a2, a3 = tl.load(at + 2 * n, mask, 0.0), tl.load(at + 3 * n, mask, 0.0)
             for _ in tl.static_range(3):
@@ -124,10 +126,10 @@ def _rotate(  # type: ignore[no-untyped-def]
             tl.store(at + 3 * n, a3, mask)
         tl.debug_barrier()
         for r in range(last):
-            for start in range(0, TEAMS // 2, GAMES):
-                game = start + tl.arange(0, GAMES)
-                mask = (game < TEAMS // 2)[:, None] & inside[None, :]
-                p, q = (r + game) % last, tl.where(game == 0, last, (r + last - game) % last)
+            for start in range(0, BLOCKS // 2, PAIRS):
+                pair = start + tl.arange(0, PAIRS)
+                mask = (pair < BLOCKS // 2)[:, None] & inside[None, :]
+                p, q = (r + pair) % last, tl.where(pair == 0, last, (r + last - pair) % last)
                 at, to = W + p[:, None] * (4 * n), W + q[:, None] * (4 * n)
                 at, to = at + column[None, :], to + column[None, :]
                 a0, a1 = tl.load(at, mask, 0.0), tl.load(at + n, mask, 0.0)
@@ -154,7 +156,7 @@ def _rotate(  # type: ignore[no-untyped-def]
 
 
 def _turn(a, b, worst, tiny):  # type: ignore[no-untyped-def]
-    """Rows a and b turned until they are orthogonal, and the largest squared cosine so far."""
+    """Rows a and b rotated to be orthogonal, and the largest squared cosine so far."""
     aa, bb, ab = tl.sum(a * a, 1), tl.sum(b * b, 1), tl.sum(a * b, 1)
     turned = ab * ab > 1e-14 * aa * bb
     zeta = (bb - aa) / tl.where(turned, 2 * ab, 1.0)
@@ -162,7 +164,7 @@ def _turn(a, b, worst, tiny):  # type: ignore[no-untyped-def]
     t = tl.where(turned, t, 0.0)
     cosine = 1 / tl.sqrt(1 + t * t)
     sine = cosine * t
-    # Rows that are all but zero need not be orthogonal to anything.
+    # Rows that are nearly zero do not count.
     angle = tl.where(tl.minimum(aa, bb) > tiny, ab * ab / tl.maximum(aa * bb, 1e-30), 0.0)
     turned_a = cosine[:, None] * a - sine[:, None] * b
     turned_b = sine[:, None] * a + cosine[:, None] * b

@@ -1,8 +1,8 @@
 """Variational and Wasserstein auto-encoders on MNIST by five methods (the paper's Table 2).
 
-Every row trains the same networks on digits that are binarised anew at every step, and is judged
+Every row trains the same networks on digits that are binarised anew at every step. It is evaluated
 by the likelihood of its decoder on the 10,000 test images, binarised once: annealed importance
-sampling from the prior of the latents to their posterior, image by image.
+sampling from the prior of the latents to their posterior, for each image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reproduction.autoencoders.training import (
     needs_network,
     progress_of,
     sample_figures,
-    train_in_stages,
+    train_model,
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import digits, uniform_noise
@@ -37,12 +37,12 @@ from scorematching import datasets
 from scorematching.evaluation import Estimate, decoder_bracket, decoder_log_likelihood
 from scorematching.models import VAE, WAE, ImplicitVAE
 
-AIS, PICTURES = 4, 5  # further streams of randomness
+AIS, PICTURES = 4, 5  # more random streams
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings; the defaults are those of Section 6.2 and Appendix C.3, or the release's."""
+    """Settings. Defaults are those of Section 6.2 and Appendix C.3, or the released program's."""
 
     width: int = 256  # C.3; of the two hidden layers of each network
     valid_images: int = 12_000  # release
@@ -52,8 +52,8 @@ class Config(Settings):
     ais_steps: int = 1000  # 6.2; temperatures
     ais_leapfrog: int = 10  # release
     ais_batch: int = 1000  # images at a time (ours)
-    bracket_images: int = 100  # simulated ones, whose likelihood is bounded from both sides (ours)
-    synthetic_dim: int = 784  # of the rehearsal's data
+    bracket_images: int = 100  # simulated, with bounds of the likelihood from both sides (ours)
+    synthetic_dim: int = 784  # of the smoke test's data
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -109,10 +109,10 @@ def run(config: Config, job: Job) -> Metrics:
     valid, test = (binarise(part, noise) for part in parts[1:])
     model = make_model(config, parts.train.shape[1], job)
 
-    def look(mark: int) -> Metrics:
+    def evaluate(iterations: int) -> Metrics:
         return held_out(model, valid, job.generator(EVALUATION))
 
-    seen = train_in_stages(model, parts.train, binarise, config, job, look)
+    seen = train_model(model, parts.train, binarise, config, job, evaluate)
     _draw_sheets(model, test, job)
     last = seen["stages"].get(str(seen["iterations"]), held_out(model, valid, noise))
     return {
@@ -135,12 +135,12 @@ def load(config: Config, job: Job) -> datasets.Split:
 
 
 def binarise(intensities: Tensor, generator: torch.Generator) -> Tensor:
-    """Pixels that are one with the probability of their intensity, ``(N, D) -> (N, D)``."""
+    """Bernoulli pixels with the intensities as probabilities, ``(N, D) -> (N, D)``."""
     return torch.bernoulli(intensities, generator=generator)
 
 
 def make_model(config: Config, dim: int, job: Job) -> VAE | ImplicitVAE | WAE:
-    """The row's model, with initial weights of the seed."""
+    """The model of a row, with initial weights drawn from the seed."""
     hidden, weights = (config.width, config.width), job.generator(WEIGHTS, "cpu")
     model: VAE | ImplicitVAE | WAE
     if config.method == "ELBO":
@@ -170,7 +170,7 @@ def held_out(model: Any, x: Tensor, generator: torch.Generator) -> Metrics:
 
 
 def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
-    """The negative log-likelihood of test images, and how far it can be trusted."""
+    """The negative log-likelihood of test images, its errors and diagnostics of the chains."""
     began, generator = time.perf_counter(), job.generator(AIS)
     found = decoder_log_likelihood(
         model.decoder,
@@ -199,7 +199,7 @@ def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
         "nll": found.nll.mean,
         "nll_se": found.nll.standard_error,
         "ais_images": found.nll.count,
-        # Of one image, from its chains; the error above is over images.
+        # The error of one image, over its chains; the one above is over images.
         "image_se": found.standard_error.mean().item(),
         "ess": found.effective_sample_size.mean().item(),
         "acceptance": found.acceptance,
@@ -212,7 +212,7 @@ def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
 
 @torch.no_grad()
 def rounding(model: Any, x: Tensor, generator: torch.Generator) -> float:
-    """Mean error of ``log p(x | z)`` by the precision in which it is computed, tf32 included."""
+    """Mean rounding error of ``log p(x | z)``, tf32 included."""
     z = model.encode(x, generator)
     exact = deepcopy(model).double().log_likelihood(z.double(), x.double())
     return (model.log_likelihood(z, x).double() - exact).mean().item()
@@ -220,7 +220,7 @@ def rounding(model: Any, x: Tensor, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def _draw_sheets(model: Any, test: Tensor, job: Job) -> None:
-    """Samples and reconstructions as PNG, in the folder of the run."""
+    """Write samples and reconstructions as PNG into the folder of the run."""
     generator, side = job.generator(PICTURES), math.isqrt(test.shape[1])
     shape = (-1, 1, side, test.shape[1] // side)
     save_sheet(job.folder / SAMPLES, model.sample(100, generator).reshape(shape))
@@ -231,7 +231,7 @@ def _draw_sheets(model: Any, test: Tensor, job: Job) -> None:
 
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Samples of all rows, and errors on held-out images over the iterations."""
+    """Draw the samples of all rows, and errors on held-out images against iterations."""
     return [*sample_figures(runs, folder, _column), _curves(runs, folder)]
 
 
@@ -258,7 +258,7 @@ def _curves(runs: Sequence[Run], folder: Path) -> Path:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """What the runs say about length, time, and the reach of their estimates."""
+    """Sentences about runs that ended early, and about the accuracy of the estimates."""
     found = []
     for run in runs:
         metrics = run.metrics

@@ -11,8 +11,12 @@ score given the image  784 + Dz - 256 - 256 - Dz `ImplicitVAE`
 score                  Dz - 256 - 256 - Dz       `WAE`
 =====================  ========================  =======================
 
-The decoder gives logits, whose sigmoid the law of pixels takes. Reference: Song et al. (2019),
-Appendix C.3.
+The decoder returns logits of `BernoulliPixels`. Arguments of the ``make_`` functions:
+``latent_dim`` is Dz, ``dim`` the number of pixels, ``hidden`` the widths of the hidden layers of
+every network; ``with_score_network=False`` is for scores from an estimator; ``generator`` draws
+the initial weights.
+
+Reference: Song et al. (2019), Appendix C.3.
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ from scorematching.models.networks import mlp
 def make_encoder(
     latent_dim: int, dim: int, hidden: Sequence[int], generator: torch.Generator | None
 ) -> nn.Module:
-    """An encoder without noise, ``(N, D) -> (N, Dz)``; an explicit one has 2 Dz outputs."""
+    """A deterministic encoder, ``(N, D) -> (N, Dz)``; the Gaussian one has 2 Dz outputs."""
     return mlp([dim, *hidden, latent_dim], nn.Tanh, generator)
 
 
 def make_decoder(
     latent_dim: int, dim: int, hidden: Sequence[int], generator: torch.Generator | None
 ) -> nn.Module:
-    """The decoder, ``(N, Dz) -> (N, D)``, of logits."""
+    """The decoder, ``(N, Dz) -> (N, D)``, which returns logits."""
     return mlp([latent_dim, *hidden, dim], nn.Tanh, generator)
 
 
@@ -47,14 +51,7 @@ def make_vae(
     hidden: Sequence[int] = (256, 256),
     generator: torch.Generator | None = None,
 ) -> VAE:
-    """The paper's variational auto-encoder with a Gaussian encoder for binary digits.
-
-    Args:
-        latent_dim: Dz, 8 or 32 in the paper.
-        dim: number of pixels.
-        hidden: widths of the hidden layers of every network.
-        generator: source of the initial weights; None is torch's default generator.
-    """
+    """The paper's variational auto-encoder with a Gaussian encoder for binary digits."""
     encoder = make_encoder(2 * latent_dim, dim, hidden, generator)
     decoder = make_decoder(latent_dim, dim, hidden, generator)
     return VAE(encoder, decoder, BernoulliPixels(), latent_dim)
@@ -67,15 +64,7 @@ def make_implicit_vae(
     with_score_network: bool = True,
     generator: torch.Generator | None = None,
 ) -> ImplicitVAE:
-    """The paper's variational auto-encoder with an implicit encoder for binary digits.
-
-    Args:
-        latent_dim: Dz, 8 or 32 in the paper.
-        dim: number of pixels.
-        hidden: widths of the hidden layers of every network.
-        with_score_network: False for scores from an estimator.
-        generator: source of the initial weights; None is torch's default generator.
-    """
+    """The paper's variational auto-encoder with an implicit encoder for binary digits."""
 
     def conditional() -> nn.Module:
         return ConditionalMLP(latent_dim, dim, hidden, generator=generator)
@@ -93,16 +82,7 @@ def make_wae(
     lam: float = 10.0,
     generator: torch.Generator | None = None,
 ) -> WAE:
-    """The paper's Wasserstein auto-encoder for binary digits.
-
-    Args:
-        latent_dim: Dz, 8 or 32 in the paper.
-        dim: number of pixels.
-        hidden: widths of the hidden layers of every network.
-        with_score_network: False for scores from an estimator.
-        lam: weight of the divergence.
-        generator: source of the initial weights; None is torch's default generator.
-    """
+    """The paper's Wasserstein auto-encoder for digits; ``lam`` is the weight of the divergence."""
     encoder = make_encoder(latent_dim, dim, hidden, generator)
     decoder = make_decoder(latent_dim, dim, hidden, generator)
     score_network = (

@@ -1,14 +1,14 @@
-"""What the experiments with auto-encoders share: ways to train them, and training in stages.
+"""What the experiments with auto-encoders share: losses, optimisers and training in stages.
 
-A run is trained in stages, each of which goes on from the checkpoint of the one before, to the same
-digits as without a break. After each stage it is looked at, and what was seen is written down: so
-numbers of earlier iterations are kept, an interrupted run need not look again, and a run may stop
-where its time is up.
+After each stage of training the model is evaluated and the results are written to a file. So
+results of earlier iterations are kept, an interrupted run does not evaluate again, and a run may
+stop after a stage when its time is up.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +22,18 @@ from reproduction.autoencoders.eigen import eigenpairs
 from reproduction.experiment import Job, Metrics, Run
 from reproduction.pictures import combine
 from scorematching.errors import DivergedError
-from scorematching.estimators.spectral import fit_spectral
-from scorematching.estimators.stein import stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import WAE
 from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
-from scorematching.training import TrainConfig, load_weights, score_first, train
+from scorematching.training import (
+    Callback,
+    TrainConfig,
+    TrainState,
+    load_weights,
+    score_first,
+    train,
+)
 from scorematching.training.alternating import Loss
 from scorematching.training.checkpoint import write_atomically
 
@@ -58,7 +64,7 @@ class Settings:
     mass: float = 0.99  # release; share of the eigenvalues that Spectral stays below
     include_diagonal: bool = True  # release; zero distances count in the median bandwidth
     average_mass: bool = True  # release; one number of eigenpairs for a whole batch
-    stage: int = 10_000  # iterations between looks and checkpoints (release)
+    stage: int = 10_000  # iterations between evaluations and checkpoints (release)
     max_seconds: float | None = None  # of training: stop after the stage that still fits
     precision: str = "float32"  # or "bf16"
     capture: bool | None = None  # steps as CUDA graphs; None where that is possible
@@ -114,8 +120,8 @@ def stein(config: Settings, z: Tensor) -> Tensor:
 
     In double precision: its inverse magnifies what tf32, or float32, leaves out.
     """
-    score = stein_score(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
-    return score.to(z)
+    fitted = fit_stein(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
+    return fitted.at_samples().to(z)
 
 
 def spectral(config: Settings, z: Tensor) -> Tensor:
@@ -136,57 +142,82 @@ def spectral(config: Settings, z: Tensor) -> Tensor:
 # Training.
 
 
-class TwoRates(torch.optim.RMSprop):
-    """RMSprop whose second group of parameters has a learning rate of its own.
-
-    A schedule that sets one rate for all then moves both, at a constant ratio.
-
-    Args:
-        parameters: those of both groups.
-        lr: of the first group.
-        others: those of the second.
-        ratio: rate of the second over that of the first.
-    """
-
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], lr: float, others: set[int], ratio: float
-    ) -> None:
-        """Divide the parameters."""
-        groups = [
-            {"params": [p for p in parameters if id(p) not in others], "ratio": 1.0},
-            {"params": [p for p in parameters if id(p) in others], "ratio": ratio},
-        ]
-        super().__init__([group for group in groups if group["params"]], lr=lr)
-
-    def step(self, closure: Any = None) -> Any:
-        """One step, with every rate multiplied by its ratio for as long as it takes."""
-        rates = [group["lr"] for group in self.param_groups]
-        for group in self.param_groups:
-            group["lr"] = group["lr"] * group["ratio"]
-        try:
-            return super().step(closure)
-        finally:
-            for group, rate in zip(self.param_groups, rates):
-                group["lr"] = rate
-
-
 def optimizer_for(config: Settings, model: Any) -> Callable[..., torch.optim.Optimizer]:
-    """RMSprop, with a second learning rate where one is set."""
+    """RMSprop, with a second learning rate for the score network where one is set."""
     if config.score_lr is None or not needs_network(config):
         return torch.optim.RMSprop
-    others = {id(p) for p in model.score_network.parameters()}
-    return partial(TwoRates, others=others, ratio=config.score_lr / config.lr)
+    network = list(model.score_network.parameters())
+    others = {id(p) for p in network}
+
+    def make(parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        rest = [p for p in parameters if id(p) not in others]
+        groups: list[dict[str, Any]] = [
+            {"params": rest},
+            {"params": network, "lr": config.score_lr},
+        ]
+        return torch.optim.RMSprop(groups, lr=lr)
+
+    return make
 
 
-def train_in_stages(
+class Stages(Callback):
+    """Evaluates the model after every stage, and stops the run when its time is up.
+
+    Args:
+        path: file of the results. Stages whose results it has are not evaluated again.
+        config: the settings.
+        evaluate: from the number of iterations to results.
+
+    Attributes:
+        found: the results by iteration, iterations and seconds of training, and the step at which
+            the run diverged; None if it did not.
+    """
+
+    def __init__(self, path: Path, config: Settings, evaluate: Callable[[int], Metrics]) -> None:
+        """Read the results of earlier stages."""
+        self.path, self.config, self.evaluate = path, config, evaluate
+        self.found: Metrics = {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
+        if path.exists():
+            self.found = json.loads(path.read_text(encoding="utf-8"))
+
+    def on_start(self, state: TrainState) -> None:
+        """A run may have been interrupted between a checkpoint and its evaluation."""
+        self.on_step(state)
+
+    def on_step(self, state: TrainState) -> None:
+        """Evaluate at the end of a stage."""
+        done = state.step
+        if done == 0 or not state.is_due(self.config.stage):
+            return
+        if str(done) not in self.found["stages"]:
+            results = {"seconds": state.seconds, "loss": state.history[-1].loss}
+            with state.pause():
+                results |= self.evaluate(done)
+            self.found |= {"iterations": done, "seconds": results["seconds"]}
+            self.found["stages"][str(done)] = results
+            self.write()
+        if self._exceeds_time(min(done + self.config.stage, state.total)):
+            state.stop()
+
+    def write(self) -> None:
+        """Write the results to the file."""
+        write_atomically(self.path, json.dumps(self.found, indent=1).encode())
+
+    def _exceeds_time(self, iterations: int) -> bool:
+        """Whether so many iterations would take too long at the pace so far."""
+        limit, done = self.config.max_seconds, self.found["iterations"]
+        return limit is not None and self.found["seconds"] * iterations / done > limit
+
+
+def train_model(
     model: nn.Module,
     data: Tensor,
     transform: Callable[[Tensor, torch.Generator], Tensor],
     config: Settings,
     job: Job,
-    look: Callable[[int], Metrics],
+    evaluate: Callable[[int], Metrics],
 ) -> Metrics:
-    """Train a model in place, and look at it after every stage.
+    """Train a model in place, and evaluate it after every stage.
 
     Args:
         model: what to train.
@@ -194,72 +225,45 @@ def train_in_stages(
         transform: makes points of a batch of data.
         config: the settings.
         job: the circumstances.
-        look: called with the number of iterations after each stage; what it finds is kept.
+        evaluate: from the number of iterations to results, which are kept.
 
     Returns:
-        What was seen, by iteration; where training ended, and how long it took.
+        Results by iteration, where training ended, and how long it took.
     """
-    folder, seen = job.folder / "training", _read(job.folder / STAGES)
-    objective, optimizer = loss_for(config), optimizer_for(config, model)
-    for mark in _marks(config):
-        if str(mark) in seen["stages"] or _is_over(seen, mark, config.max_seconds):
-            continue
+    folder = job.folder / "training"
+    stages = Stages(job.folder / STAGES, config, evaluate)
+    if stages.found["diverged_at"] is None:
         try:
-            result = train(
+            train(
                 model,
-                objective,
+                loss_for(config),
                 data,
-                _train_config(config, mark),
+                _train_config(config),
                 transform=transform,
-                optimizer=optimizer,
+                optimizer=optimizer_for(config, model),
+                executor={None: "auto", True: "captured", False: "eager"}[config.capture],
+                callbacks=[stages],
                 generator=job.generator(TRAINING),
                 folder=folder,
                 resume=True,
                 progress=job.progress,
             )
         except DivergedError as error:
-            seen["diverged_at"] = error.step
-        else:
-            seen["seconds"], seen["iterations"] = result.seconds, mark
-            loss = result.history[-1].loss
-            seen["stages"][str(mark)] = {"seconds": result.seconds, "loss": loss, **look(mark)}
-        write_atomically(job.folder / STAGES, json.dumps(seen, indent=1).encode())
+            stages.found["diverged_at"] = error.step
+            stages.write()
     if (folder / "checkpoint.json").exists():
         load_weights(model, folder, which="last")
-    return seen
+    return stages.found
 
 
-def _read(path: Path) -> Metrics:
-    """What was seen of a run so far."""
-    if path.exists():
-        found: Metrics = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    return {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
-
-
-def _marks(config: Settings) -> list[int]:
-    """Iterations at which stages end."""
-    return [*range(config.stage, config.iterations, config.stage), config.iterations]
-
-
-def _is_over(seen: Metrics, mark: int, max_seconds: float | None) -> bool:
-    """Whether training ended before a mark, or would go on for too long at the pace so far."""
-    if seen["diverged_at"] is not None:
-        return True
-    if max_seconds is None or seen["iterations"] == 0:
-        return False
-    return bool(seen["seconds"] * mark / seen["iterations"] > max_seconds)
-
-
-def _train_config(config: Settings, steps: int) -> TrainConfig:
+def _train_config(config: Settings) -> TrainConfig:
     return TrainConfig(
-        steps=steps,
+        steps=config.iterations,
         batch_size=config.batch_size,
         lr=config.lr,
         checkpoint_every=config.stage,
-        log_every=min(1000, config.stage),
+        log_every=config.stage if config.stage <= 1000 else math.gcd(1000, config.stage),
         precision=config.precision,
-        capture=config.capture,
     )
 
 

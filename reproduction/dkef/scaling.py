@@ -1,45 +1,34 @@
 """Time and memory of a training step of DKEF against the dimension (the paper's scaling figure).
 
-A step is what the paper calls a minibatch of 100: alpha solved on 100 points, the loss of 100
-others, gradients of all parameters through both, and an update by Adam. All objectives of one
-dimension are timed in turn, in one process, so that their ratios mean something on a machine that
-others use as well. Seeds are repetitions.
+A step is what the paper calls a minibatch of 100: solve alpha on 100 points, take the loss of 100
+others, the gradients of all parameters through both, and an update by Adam. All objectives of one
+dimension are timed in turn, in one process, so that their ratios can be compared even on a machine
+that is used by others. Seeds are repetitions.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.harness.provenance import device_name
 from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
-from reproduction.experiment import Experiment, Job, Metrics, Run, as_numbers
+from reproduction.dkef.scaling_report import UNIT, notes, plot, reference_dim
+from reproduction.experiment import Experiment, Job, Metrics, as_numbers
 from reproduction.objectives import METHODS, objective
-from scorematching.capture import CapturedStep, descend
+from scorematching.capture import CapturedStep
+from scorematching.estimators.deep_kernel import two_stage_loss
 from scorematching.models import DKEF
-from scorematching.objectives import Objective
 from scorematching.training.checkpoint import write_atomically
 
 Cell = dict[str, Any]
-"""One objective at one dimension: seconds and peak_bytes, or missing, which says why not."""
-
-UNIT = "DSM"
-"""What times are compared with: it has no second derivative to pay for."""
-
-REFERENCE = 784
-"""The dimension at which they are compared."""
-
-STEEP = 100
-"""The dimension from which slopes are fitted; below it, time is mostly what any step takes."""
+"""One objective at one dimension: "seconds" and "peak_bytes", or in "missing" the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +46,11 @@ class Config:
     # Ours: a step takes the same time at any rate, and at this one nothing diverges.
     lr: float = 1e-6
     sigma: float = 0.1  # of DSM, whose time does not depend on it
-    refit: int = 0  # points to solve alpha on after a step; the released programs time 1000 of them
-    validate: int = 0  # points to take the loss of after that; theirs are 540
+    refit: int = 0  # points to solve alpha on after a step (released program: 1000)
+    validate: int = 0  # points to take the loss of after that (released program: 540)
     rounds: int = 20  # every objective is timed once in each
-    dim_seconds: float = 300.0  # fewer rounds where they would take longer than this
-    step_seconds: float = 60.0  # an objective with a longer step is dropped from there on
+    dim_seconds: float = 300.0  # of one dimension: fewer rounds if they would take longer
+    step_seconds: float = 60.0  # an objective with a longer step is left out from there on
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -80,33 +69,16 @@ SMOKE = {
 }
 
 
-class TwoStage(Objective):
-    """The loss of one half of a batch, with alpha from the other.
-
-    Args:
-        objective: of both.
-    """
-
-    def __init__(self, objective: Objective) -> None:
-        """Keep the objective."""
-        self.objective = objective
-
-    def __call__(self, model: Any, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Losses of the second half, ``(2 N, D) -> (N,)``."""
-        losses: Tensor = model.two_stage_loss(self.objective, *x.chunk(2), generator)
-        return losses
-
-
 def run(config: Config, job: Job) -> Metrics:
-    """Time every objective at every dimension; dimensions that were done before are kept.
+    """Time every objective at every dimension; dimensions that are already measured are kept.
 
     Args:
         config: the settings.
-        job: the circumstances; the device is the variant's.
+        job: seed and folder; the device is the variant's.
 
     Returns:
-        Median seconds and peak memory of a step by objective and dimension, what is missing and
-        why, and the times relative to DSM.
+        Median seconds and peak memory of a step by objective and dimension, the reasons for
+        missing ones, and the times relative to DSM.
 
     Raises:
         ValueError: if the variant needs a GPU and there is none, or settings contradict each
@@ -136,13 +108,12 @@ def run(config: Config, job: Job) -> Metrics:
 
 
 def check_settings(config: Config) -> None:
-    """Refuse what cannot be measured here, before anything is."""
+    """Raise an error if these settings cannot be measured on this machine."""
     if config.device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {config.device!r}')
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            'device must be there, got "cuda" where torch sees no GPU; time the processor with '
-            "--only cpu"
+            'device must be "cpu" where torch sees no GPU, got "cuda"; time the CPU with --only cpu'
         )
     if config.capture and (config.device == "cpu" or config.refit or config.validate):
         raise ValueError(
@@ -159,10 +130,10 @@ def measure(
 
     Args:
         config: the settings.
-        job: the circumstances.
+        job: seed and folder.
         dim: D.
         names: of the objectives.
-        stopped: objectives that are not to be tried, and why.
+        stopped: objectives to leave out, with the reason.
     """
     cells: dict[str, Cell] = {}
     ready: dict[str, Step] = {}
@@ -188,7 +159,7 @@ def measure(
 
 
 def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
-    """The step of an objective at the start of training, eager and, if wanted, captured."""
+    """The first training step of an objective: eager, and captured too if configured."""
     num = max(2 * config.batch_size, config.num_inducing, config.refit)
     points = torch.randn(num + config.validate, dim, generator=job.generator(1, "cpu"))
     model = DKEF(
@@ -201,18 +172,20 @@ def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
     model.initialise(points[:num], job.generator(3, "cpu"))
     model, points = model.to(config.device), points.to(config.device)
     generator = job.generator(4, config.device)
-    loss, batch = TwoStage(objective(name, config.sigma)), points[: 2 * config.batch_size]
+    of_points, batch = objective(name, config.sigma), points[: 2 * config.batch_size]
+    loss: Any = two_stage_loss(of_points)
     on_gpu = config.device == "cuda"
     adam = torch.optim.Adam(model.parameters(), config.lr, capturable=on_gpu)
 
     def eager() -> None:
         adam.zero_grad(set_to_none=True)
-        descend(loss(model, batch, generator).mean(), adam, None, [], None)
+        loss(model, batch, generator).mean().backward()
+        adam.step()
         if config.refit:
-            model.fit_alpha(loss.objective, points[: config.refit], generator)
+            model.fit_alpha(of_points, points[: config.refit], generator)
         if config.validate:
             with torch.no_grad():
-                loss.objective(model, points[num:], generator)
+                of_points(model, points[num:], generator)
 
     if not config.capture:
         return [eager]
@@ -220,87 +193,14 @@ def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
     return [eager, lambda: captured(batch)]
 
 
-def slope(dims: Sequence[float], seconds: Sequence[float]) -> float:
-    """The power of D by which times grow: least squares on logarithms.
-
-    Example:
-        >>> round(slope([100, 200, 400], [1.0, 4.0, 16.0]), 6)
-        2.0
-    """
-    return float(np.polyfit(np.log(dims), np.log(seconds), 1)[0])
-
-
-def averages(runs: Sequence[Run], key: str, name: str) -> dict[int, float]:
-    """The geometric mean over runs of what an objective took at each dimension it got through."""
-    found: dict[int, list[float]] = {}
-    for each in runs:
-        for dim, value in each.metrics[key].get(name, {}).items():
-            found.setdefault(int(dim), []).append(math.log(value))
-    complete = {d: logs for d, logs in found.items() if len(logs) == len(runs)}
-    return {d: math.exp(sum(logs) / len(logs)) for d, logs in sorted(complete.items())}
-
-
-def notes(runs: Sequence[Run]) -> list[str]:
-    """Slopes, ratios to DSM, memory, and what could not be measured."""
-    found = []
-    for variant, mine in _by_variant(runs).items():
-        names = mine[0].config["objectives"].split(",")
-        seconds = {name: averages(mine, "seconds", name) for name in names}
-        found += _slope_notes(variant, seconds)
-        memory = {name: averages(mine, "peak_bytes", name) for name in names}
-        found += _ratio_notes(variant, seconds, "seconds", 1.0)
-        found += _ratio_notes(variant, memory, "MB of memory", 1e-6)
-        for name, missing in mine[0].metrics["missing"].items():
-            found += [
-                f"{variant}: {name} is missing at D = {d}: {why}." for d, why in missing.items()
-            ]
-    return found
-
-
-def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Seconds and memory of a step against the dimension, a picture for each variant."""
-    from matplotlib.figure import Figure
-
-    paths = []
-    for variant, mine in _by_variant(runs).items():
-        figure = Figure(figsize=(10.5, 4.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for name in mine[0].config["objectives"].split(","):
-            for axis, key, unit in ((left, "seconds", 1.0), (right, "peak_bytes", 1e-6)):
-                curve = averages(mine, key, name)
-                label = name + ("" if not mine[0].metrics["missing"].get(name) else " (stopped)")
-                values = [unit * value for value in curve.values()]
-                axis.loglog(list(curve), values, label=label, **_style(name))
-        left.set(xlabel="dimension D", ylabel="seconds per minibatch")
-        right.set(xlabel="dimension D", ylabel="peak memory of a minibatch, MB")
-        right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        batch, processor = mine[0].config["batch_size"], mine[0].metrics["processor"]
-        figure.suptitle(f"DKEF, minibatches of {batch}, {variant}: {processor}", fontsize=10)
-        paths.append(folder / f"figure-scaling-{variant}.png")
-        figure.savefig(paths[-1], dpi=150)
-    return paths
-
-
-def _style(name: str) -> dict[str, Any]:
-    """A look for an objective's curve by which it can be told from others that it lies on."""
-    i = METHODS.index(name)
-    return {
-        "color": f"C{i}",
-        "marker": "osv^Dx"[i],
-        "linestyle": ("-", "--", ":")[i % 3],
-        "markersize": 8 - i,
-        "fillstyle": "none",
-    }
-
-
 def _first_cell(steps: Sequence[Step], config: Config) -> Cell:
-    """What the first steps of an objective say: whether it fits, in time and in memory."""
+    """Time and memory of the first steps of an objective, or why it is left out."""
     try:
         first = seconds_of(steps[0], config.device)
         if first > config.step_seconds:
             return {"missing": f"a step took {first:.0f} s, more than {config.step_seconds:.0f}"}
         memory = peak_bytes(steps[0], config.device)
-        # A captured step runs eagerly three times and is then recorded, before it is replayed.
+        # A captured step runs three times eagerly, then it is recorded, then replayed.
         times = [seconds_of(steps[-1], config.device) for _ in range(5 if config.capture else 1)]
         return {"seconds": times[-1], "peak_bytes": memory}
     except (RuntimeError, MemoryError) as error:
@@ -310,21 +210,21 @@ def _first_cell(steps: Sequence[Step], config: Config) -> Cell:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # A processor's allocator has no class of its own for it.
+    # The CPU allocator raises a plain RuntimeError.
     words = str(error)
     named = "can't allocate memory" in words or "not enough memory" in words
     return named or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def _release(device: str) -> None:
-    """Give back what a step that failed on a GPU may have left behind."""
+    """Free the GPU memory that a failed step may have left allocated."""
     if device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
 
 
 def _earlier(path: Path, config: Config) -> dict[str, dict[str, Cell]]:
-    """The cells of a run with these settings that was interrupted."""
+    """The cells of an interrupted run with the same settings."""
     if not path.exists():
         return {}
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -332,7 +232,7 @@ def _earlier(path: Path, config: Config) -> dict[str, dict[str, Cell]]:
 
 
 def _stopped(cells: Mapping[str, Mapping[str, Cell]]) -> dict[str, str]:
-    """Objectives that failed at a lower dimension, and why."""
+    """Objectives that failed at a lower dimension, with the reason."""
     return {
         name: cell["missing"] if "not tried" in cell["missing"] else _not_tried(dim, cell)
         for dim, row in cells.items()
@@ -360,59 +260,10 @@ def _compared(cells: Mapping[int, Mapping[str, Cell]]) -> Metrics:
     timed = [d for d, row in cells.items() if "seconds" in row.get(UNIT, {})]
     if not timed:
         return {}
-    dim = _reference(timed)
+    dim = reference_dim(timed)
     unit = cells[dim][UNIT]["seconds"]
     ratios = {f"{n} / {UNIT}": c["seconds"] / unit for n, c in cells[dim].items() if "seconds" in c}
     return {"compared_at": dim, "unit_seconds": unit, **ratios}
-
-
-def _reference(dims: Sequence[int]) -> int:
-    """The dimension at which to compare: the usual one, or the one that is closest to it."""
-    return min(dims, key=lambda d: abs(d - REFERENCE))
-
-
-def _by_variant(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    variants = dict.fromkeys(each.variant for each in runs)
-    return {v: [each for each in runs if each.variant == v] for v in variants}
-
-
-def _slope_notes(variant: str, seconds: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """How times grow with D, for every objective that got far enough to say."""
-    steep = {n: {d: t for d, t in row.items() if d >= STEEP} for n, row in seconds.items()}
-    steep = {name: row for name, row in steep.items() if len(row) >= 2}
-    if not steep:
-        return []
-    last = max(d for row in steep.values() for d in row)
-    powers = (f"{slope(list(r), list(r.values())):.2f} ({name})" for name, r in steep.items())
-    return [
-        f"{variant}: from D = {STEEP} to {last}, the time of a step grows like D to the power "
-        f"{_listed(list(powers))}."
-    ]
-
-
-def _ratio_notes(
-    variant: str, values: Mapping[str, Mapping[int, float]], what: str, unit: float
-) -> list[str]:
-    """What a step takes relative to DSM at the dimension of comparison."""
-    if not values.get(UNIT):
-        return []
-    dim = _reference(list(values[UNIT]))
-    mine = unit * values[UNIT][dim]
-    ratios = [
-        f"{name} {row[dim] / values[UNIT][dim]:.2f}"
-        for name, row in values.items()
-        if name != UNIT and dim in row
-    ]
-    if not ratios:
-        return []
-    return [
-        f"{variant}: at D = {dim} a step takes {mine:.3g} {what} by {UNIT}, and that times "
-        f"{_listed(ratios)}."
-    ]
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 EXPERIMENT = Experiment(

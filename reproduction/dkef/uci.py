@@ -1,9 +1,9 @@
-"""Deep kernel exponential families on three UCI tables, by six objectives.
+"""Deep kernel exponential families on three UCI tables, trained by six objectives.
 
-What a seed changes: the noise of dequantisation and of smoothing, the initial weights and
-inducing points, the order of batches and the noise of the objective. What it does not: which rows
-are for training, validation and test. For one seed all objectives see the same data and start
-from the same weights, so that their differences can be taken seed by seed.
+The seed determines the noise of dequantisation and smoothing, the initial weights and inducing
+points, the order of batches and the noise of the objective. The rows for training, validation and
+test are the same for all seeds. For one seed all objectives have the same data and the same initial
+weights, so that their differences can be taken seed by seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ import torch
 from sklearn.mixture import GaussianMixture as MixtureFit
 from torch import Tensor
 
-from reproduction.experiment import Experiment, Job, Metrics, Run
+from reproduction.dkef.uci_report import draw_figures, write_notes
+from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.objectives import METHODS, objective
-from reproduction.report import mean_and_error
 from scorematching.datasets import Dequantise, Split, Whiten, drop_correlated, load, paper_split
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.errors import DivergedError
@@ -38,7 +37,7 @@ OWN: dict[str, dict[str, Any]] = {
     # Cut short (ours): its loss falls by orders of magnitude while the SM loss explodes.
     "approximate BP": {"distances": "differences", "steps": 500},
 }
-"""Settings of the layerwise baselines."""
+"""Settings in which the layerwise baselines differ."""
 
 SIGMAS = (
     *(0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.20),
@@ -46,16 +45,16 @@ SIGMAS = (
 )
 """The paper's grid for denoising score matching, Appendix C.1."""
 
-DATA, WEIGHTS, TRAINING, LOG_Z = range(4)  # streams of randomness
+DATA, WEIGHTS, TRAINING, LOG_Z = range(4)  # independent random streams
 
 
 @dataclass(frozen=True)
 class Config:
-    """Settings; the defaults are the paper's, by section, or where it is silent the release's."""
+    """Settings. Defaults are the paper's, with the section, or the released program's."""
 
     dataset: str = "redwine"  # 5.1
     objective: str = "SM"  # 5.1
-    split_seed: int = 2019  # release; which rows are for what, the same for all seeds
+    split_seed: int = 2019  # release; of the split into training, validation and test rows
     noise: float = 0.05  # C.1; standard deviation, added once to all points
     whiten_on: str = "train"  # release: "all", with the test points
     num_inducing: int = 200  # C.1
@@ -75,7 +74,7 @@ class Config:
     select: str = "objective"  # 5.1; "score matching" selects by the exact loss
     sigma: str = "grid"  # C.1, of DSM; or a number
     grid_seeds: int = 2  # C.1
-    grid_steps: int | None = None  # at most, for each model of the grid; None as for others
+    grid_steps: int | None = None  # at most, for each model of the grid; None is as elsewhere
     log_z_samples: int = 1_000_000  # C.1
     proposal: str = "mixture"  # C.1: "normal"; see `make_proposal`
     precision: str = "float32"  # "float64" is about 1.6 times slower
@@ -83,7 +82,7 @@ class Config:
 
 
 def run(config: Config, job: Job) -> Metrics:
-    """Train one model and measure it on the test points."""
+    """Train one model and evaluate it on the test points."""
     x = prepare(config, job)
     sigma = choose_sigma(config, job) if config.objective == "DSM" else None
     model, fit = train_model(config, job, x, sigma, job.folder / "training")
@@ -107,10 +106,10 @@ def run(config: Config, job: Job) -> Metrics:
 
 
 def prepare(config: Config, job: Job) -> Split:
-    """Training, validation and test points of a run, preprocessed.
+    """Preprocessed training, validation and test points.
 
-    Dequantisation (wine) and the choice of columns (Parkinsons) belong to the table and are
-    fitted to all of it; whitening to the training rows, or to all if so configured.
+    Dequantisation (wine) and the choice of columns (Parkinsons) are fitted to the whole table,
+    whitening to the training rows, or to all rows with ``whiten_on="all"``.
     """
     generator = job.generator(DATA, "cpu")
     rows = torch.Generator().manual_seed(config.split_seed)
@@ -131,7 +130,7 @@ def prepare(config: Config, job: Job) -> Split:
 
 
 def _table(config: Config, job: Job, generator: torch.Generator) -> Tensor:
-    """The table, with a density in every column."""
+    """The table, dequantised or with correlated columns left out."""
     if config.dataset not in TABLES:
         return load(config.dataset, num=config.toy_points, generator=generator).x
     x = load(config.dataset, job.data_dir).x
@@ -143,7 +142,7 @@ def _table(config: Config, job: Job, generator: torch.Generator) -> Tensor:
 def train_model(
     config: Config, job: Job, x: Split, sigma: float | None, folder: Path | None
 ) -> tuple[DKEF, DeepKernelFit | None]:
-    """A trained model; where training diverged, the best one before, and no fit."""
+    """A trained model and its fit; if training diverged, the best weights before that, and None."""
     model = DKEF(
         x.train.shape[1],
         config.num_inducing,
@@ -184,10 +183,11 @@ def train_model(
 
 
 def choose_sigma(config: Config, job: Job) -> float:
-    """The noise with the best mean validation SM loss, from the grid; or the one configured.
+    """The sigma of the grid with the least mean validation SM loss; or ``config.sigma``.
 
-    One model for each of 17 values and two seeds, once for all runs of a variant: each result is
-    a file beside the runs, and runs side by side begin at different places and share the work.
+    All runs of a variant share one grid of 17 values and two seeds. Each of its models writes its
+    loss to a file beside the runs; parallel runs start at different places of the grid and reuse
+    each other's files.
     """
     if config.sigma != "grid":
         return float(config.sigma)
@@ -204,7 +204,7 @@ def choose_sigma(config: Config, job: Job) -> float:
 
 
 def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float:
-    """Validation SM loss of one model of the grid; infinite if it diverged."""
+    """Validation SM loss of one model of the grid; infinite if training diverged."""
     path = job.folder.parent / "sigma" / f"sigma-{sigma}-seed-{seed}.json"
     settings = asdict(config)
     if path.exists():
@@ -222,7 +222,7 @@ def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float:
 
 
 def _share(path: Path, content: Any) -> None:
-    """Write a file that other processes may be writing too, with the same content."""
+    """Write a file that other processes may write at the same time, with the same content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mine = path.with_name(f"{path.name}.{os.getpid()}")
     write_atomically(mine, json.dumps(content, indent=1).encode())
@@ -233,12 +233,12 @@ def _share(path: Path, content: Any) -> None:
 
 
 def make_proposal(config: Config, job: Job, x_train: Tensor) -> Distribution:
-    """What importance samples are drawn from.
+    """The proposal of importance sampling.
 
     "normal" is N(0, 4 I), the base of the model, as in the release: its weights are bounded, but
-    in 11 to 15 dimensions a million samples are worth 100 or fewer. "mixture" gives it a tenth of
-    the samples, N(0, 2 I) a tenth, and the rest to 20 normal laws fitted to the training points,
-    their covariances widened by a half.
+    in 11 to 15 dimensions a million samples have an effective size of 100 or less. "mixture" gives
+    it the weight 0.1, N(0, 2 I) the weight 0.1, and the rest to 20 normal components fitted to the
+    training points, with covariances multiplied by 1.5.
     """
     d = x_train.shape[1]
     eye = torch.eye(d, dtype=torch.float64)
@@ -251,10 +251,10 @@ def make_proposal(config: Config, job: Job, x_train: Tensor) -> Distribution:
             f'proposal must be "mixture" or "normal", got {config.proposal!r}; '
             '"mixture" is nearer to the density'
         )
-    laws = MixtureFit(20, reg_covar=0.01, max_iter=50, tol=1e-2, random_state=job.seed)
-    laws.fit(x_train.double().cpu().numpy())
+    components = MixtureFit(20, reg_covar=0.01, max_iter=50, tol=1e-2, random_state=job.seed)
+    components.fit(x_train.double().cpu().numpy())
     weights, means, covariances = map(
-        torch.as_tensor, (laws.weights_, laws.means_, laws.covariances_)
+        torch.as_tensor, (components.weights_, components.means_, components.covariances_)
     )
     weights = torch.cat([0.8 * weights, torch.full((2,), 0.1, dtype=torch.float64)])
     return GaussianMixture(
@@ -265,7 +265,7 @@ def make_proposal(config: Config, job: Job, x_train: Tensor) -> Distribution:
 
 
 def _likelihood(config: Config, job: Job, model: DKEF, x: Split) -> Metrics:
-    """Test log-likelihood, or why there is none."""
+    """Test log-likelihood, or the reason why it was refused."""
     proposal = make_proposal(config, job, x.train)
     found: Metrics = {"test_ll": None, "test_ll_se": None, "test_ll_refused": None}
     try:
@@ -281,121 +281,8 @@ def _likelihood(config: Config, job: Job, model: DKEF, x: Split) -> Metrics:
 
 
 def _finite(value: float) -> float | None:
-    """A number as JSON has it."""
+    """The number if it is finite, which JSON requires; else None."""
     return value if math.isfinite(value) else None
-
-
-# Report.
-
-
-def draw_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """The paper's two figures: SM loss and log-likelihood of every objective on every table."""
-    from matplotlib.figure import Figure
-
-    tables = _tables(runs)
-    figure = Figure(figsize=(4 * len(tables), 6.5), layout="constrained")
-    axes = figure.subplots(2, len(tables), squeeze=False)
-    for column, table in enumerate(tables):
-        rows = (("test_sm", "SM loss (lower is better)"), ("test_ll", "log-likelihood (higher)"))
-        for axis, (metric, label) in zip(axes[:, column], rows):
-            _draw(axis, _of_table(runs, table), metric)
-            axis.set_title(table)
-            axis.set_ylabel(label if column == 0 else "")
-    path = folder / "figure-dkef.png"
-    figure.savefig(path, dpi=150)
-    return [path]
-
-
-def _draw(axis: Any, runs: Sequence[Run], metric: str) -> None:
-    """Mean and standard error over seeds of every objective; those off the scale by number."""
-    methods = [m for m in METHODS if any(run.config["objective"] == m for run in runs)]
-    values = {method: _values(runs, metric, method) for method in methods}
-    shown = {m: mean_and_error(list(v.values())) for m, v in values.items() if v}
-    low, high = _scale(list(shown.values()))
-    edge = {"transform": axis.get_xaxis_transform(), "ha": "center", "rotation": 90}
-    for i, method in enumerate(methods):
-        mean, error = shown.get(method, (math.nan, None))
-        if low <= mean <= high:
-            axis.plot([i] * len(values[method]), [*values[method].values()], ".", color="0.7")
-            axis.errorbar(
-                i, mean, error or 0.0, fmt="o", capsize=4, color=f"C{METHODS.index(method)}"
-            )
-        elif mean > high:
-            axis.text(i, 0.97, f"{mean:.2g}, off the scale", va="top", **edge)
-        else:
-            words = "no number" if math.isnan(mean) else f"{mean:.2g}, off the scale"
-            axis.text(i, 0.03, words, va="bottom", **edge)
-    axis.set_xlim(-0.6, len(methods) - 0.4)
-    axis.set_ylim(low, high)
-    axis.set_xticks(range(len(methods)), methods, rotation=30, ha="right")
-
-
-def _scale(shown: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
-    """Limits for means and errors, less what is far from the others: over five times their spread.
-
-    Half of the means lie within one spread of their median; a usual error is a spread, too.
-    """
-    if not shown:
-        return 0.0, 1.0
-    middle = sorted(mean for mean, _ in shown)[len(shown) // 2]
-    distances = sorted(abs(mean - middle) for mean, _ in shown)
-    errors = sorted(error or 0.0 for _, error in shown)
-    spread = max(distances[len(shown) // 2], errors[len(shown) // 2])
-    reach = max(5 * spread, 1e-3 * abs(middle), 1e-6)
-    near = [(mean, error or 0.0) for mean, error in shown if abs(mean - middle) <= reach]
-    low, high = min(m - e for m, e in near), max(m + e for m, e in near)
-    margin = 0.1 * (high - low) + 0.05 * reach
-    return low - margin, high + margin
-
-
-def write_notes(runs: Sequence[Run]) -> list[str]:
-    """Differences of SSM-VR to others, seed by seed, and the noise that the grid found for DSM."""
-    notes = [
-        "The seed changes the noise of preprocessing, weights, batches and directions; the rows "
-        "for training, validation and test are the same for all seeds."
-    ]
-    for table in _tables(runs):
-        mine = _of_table(runs, table)
-        notes += [
-            note
-            for metric, name in (("test_sm", "SM loss"), ("test_ll", "log-likelihood"))
-            for other in ("SM", "SSM", "CP")
-            for note in _difference(mine, table, metric, name, other)
-        ]
-        sigmas = sorted({run.metrics["sigma"] for run in mine if run.metrics.get("sigma")})
-        notes += [f"{table}: DSM with sigma {', '.join(map(str, sigmas))}."] if sigmas else []
-    return notes
-
-
-def _difference(
-    runs: Sequence[Run], table: str, metric: str, name: str, other: str
-) -> Iterator[str]:
-    """One sentence, if there are seeds of both."""
-    a, b = _values(runs, metric, "SSM-VR"), _values(runs, metric, other)
-    seeds = sorted(a.keys() & b.keys())
-    if seeds:
-        mean, error = mean_and_error([a[seed] - b[seed] for seed in seeds])
-        spread = "" if error is None else f" ± {error:.3g}"
-        difference = f"{table}: test {name} of SSM-VR minus {other}"
-        yield f"{difference}: {mean:.3g}{spread} ({len(seeds)} seeds)."
-
-
-def _tables(runs: Sequence[Run]) -> list[str]:
-    """The tables, by the names of the variants: a rehearsal has other data."""
-    return list(dict.fromkeys(run.variant.split("/")[0] for run in runs))
-
-
-def _of_table(runs: Sequence[Run], table: str) -> list[Run]:
-    return [run for run in runs if run.variant.split("/")[0] == table]
-
-
-def _values(runs: Sequence[Run], metric: str, method: str) -> dict[int, float]:
-    """A metric of an objective, by seed."""
-    return {
-        run.seed: run.metrics[metric]
-        for run in runs
-        if run.config["objective"] == method and run.metrics.get(metric) is not None
-    }
 
 
 def _variants() -> dict[str, dict[str, Any]]:
@@ -408,7 +295,7 @@ def _variants() -> dict[str, dict[str, Any]]:
 
 EXPERIMENT = Experiment(
     name="figure-dkef",
-    summary="Deep kernel exponential families on UCI tables: SM loss and log-likelihood",
+    summary="Deep kernel exponential families on UCI tables: SM loss and log-likelihood.",
     config=Config,
     variants=_variants(),
     smoke={

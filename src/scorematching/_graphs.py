@@ -1,4 +1,4 @@
-"""Recording of work on a GPU as a CUDA graph: launched once, however many operations it has."""
+"""Work on a GPU recorded as a CUDA graph, which launches all its operations at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,23 @@ import torch
 Result = TypeVar("Result")
 
 
+class CaptureError(RuntimeError):
+    """Work that cannot be recorded as a CUDA graph."""
+
+
+def generator_or_default(
+    generator: torch.Generator | None, device: torch.device
+) -> torch.Generator:
+    """The generator, or for None torch's default one of the device."""
+    if generator is not None:
+        return generator
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
+
+
 def on_side_stream(work: Callable[[], Result], device: torch.device) -> Result:
-    """Do work on a stream of its own, as recording demands of what runs before it."""
+    """Do work on a stream of its own, which torch requires of the runs before a recording."""
     current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
@@ -33,17 +48,17 @@ def record(
         work: takes nothing; its tensors are read and written in place by every replay.
         device: where it works.
         generator: source of its randomness; None is torch's default generator.
-        what: name of the work, for the error.
-        instead: what to do where it cannot be recorded.
+        what: name of the work, for the error message.
+        instead: advice of the error message.
 
     Returns:
-        The graph, and what the work returned, which replays fill.
+        The graph, and what the work returned, which every replay overwrites.
 
     Raises:
-        RuntimeError: if something needs a value while it runs; the generator is as before.
+        CaptureError: if an operation cannot be recorded; the generator is as before.
     """
     graph = torch.cuda.CUDAGraph()
-    source = torch.cuda.default_generators[device.index or 0] if generator is None else generator
+    source = generator_or_default(generator, device)
     before = source.clone_state()
     if generator is not None:
         graph.register_generator_state(generator)
@@ -51,9 +66,9 @@ def record(
         with torch.cuda.device(device), torch.cuda.graph(graph):
             return graph, work()
     except RuntimeError as error:
-        # Torch would leave it in the middle of a recording, and refuse to draw from it.
+        # Torch leaves the generator registered with the failed graph, and refuses to draw from it.
         source.graphsafe_set_state(before)
-        raise RuntimeError(
+        raise CaptureError(
             f"{what} cannot be captured in a CUDA graph: something needs the value of a tensor, or "
             "memory of another kind, while it runs; remove .item(), .cpu() and data-dependent "
             f"shapes, or {instead}"

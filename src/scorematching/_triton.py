@@ -1,4 +1,4 @@
-"""The door to Triton, which comes with torch for GPUs, and which takes a moment to import."""
+"""Triton, imported at first use; it comes with torch for GPUs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 @cache
 def is_available() -> bool:
-    """Whether there is Triton."""
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
 @cache
 def program(function: Callable[..., None], *parts: Callable[..., Any]) -> Any:
-    """A function in the language of Triton, ready to be compiled for the device at hand.
+    """A Triton kernel from a Python function.
 
-    The function knows that language as ``tl``, which is None in its module until it is set here:
-    when a program is first run, so that nobody waits for it before.
+    Sets ``tl`` in the function's module to ``triton.language``, so that Triton is imported when a
+    kernel is first run.
 
     Args:
-        function: the program.
-        parts: functions of its module that it calls, by their names without the underscore in
-            front: programs can only call programs, which is what those names become.
+        function: the kernel.
+        parts: functions of its module that it calls by their names without the leading underscore;
+            Triton kernels can only call functions compiled by Triton, which are set here.
     """
     triton = importlib.import_module("triton")
     function.__globals__["tl"] = importlib.import_module("triton.language")

@@ -9,48 +9,28 @@ import typer
 
 from scorematching import __version__, datasets
 
-app = typer.Typer(
-    name="scorematching",
-    help="Learn a density, or its score, from samples alone.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"scorematching {__version__}")
-        raise typer.Exit
+def make_app(name: str, summary: str) -> typer.Typer:
+    """A typer program without commands yet, with the options that all programs have.
 
-
-@app.callback()
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
-    """Learn a density, or its score, from samples alone."""
-
-
-@app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")
-def list_datasets(data_dir: DataDir = None) -> None:
-    """List the data sets, and which of them are at hand."""
-    for name in datasets.names():
-        state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
-        typer.echo(f"{name:<12} {state}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; an error is one line on standard error and a non-zero exit."""
-    return run_app(app, arguments)
+    Args:
+        name: what a user types to run it.
+        summary: one line for its help.
+    """
+    app = typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    return app
 
 
 def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
@@ -79,3 +59,35 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
             print(f"{app.info.name}: {message}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
     return 0
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"scorematching {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """The options of every program; `run_app` and `_show_version` act on them."""
+
+
+app = make_app("scorematching", "Learn a density, or its score, from samples alone.")
+
+
+@app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")
+def list_datasets(data_dir: DataDir = None) -> None:
+    """List the data sets, and whether their files are there."""
+    for name in datasets.names():
+        state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
+        typer.echo(f"{name:<12} {state}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; an error is one line on standard error and a non-zero exit."""
+    return run_app(app, arguments)

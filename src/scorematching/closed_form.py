@@ -245,9 +245,7 @@ class _FeatureField(LogDensityField):
         """The gradients of all features along each direction, and their curvatures."""
         check_points(x)
         v, training = directions(v, x), torch.is_grad_enabled()
-        return double_backward.ask(
-            lambda x: routes.features_slice(self.model, x, v, training), x
-        )
+        return double_backward.ask(lambda x: routes.features_slice(self.model, x, v, training), x)
 
 
 def _joined(features: Features, base: Features | None) -> Features:

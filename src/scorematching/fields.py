@@ -117,7 +117,9 @@ class Field(ABC):
         """
         check_points(x)
         training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: self._divergence(self.model, x, training, max_memory), x)
+        return double_backward.ask(
+            lambda x: self._divergence(self.model, x, training, max_memory), x
+        )
 
     @abstractmethod
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,8 @@
 """Distributions of random directions v, along which sliced score matching projects.
 
 All have ``E[v v'] = I``, so that ``E[v' A v] = tr A`` and ``E[(v.s)^2] = |s|^2``; the sphere
-therefore has radius sqrt(D).
-
-==================  ==================================================================
-`Rademacher`        uniform on {-1, 1}^D
-`Gaussian`          standard normal
-`Sphere`            uniform on the sphere of radius sqrt(D)
-`SplitRademacher`   one sign vector, its coordinates split among the M directions of a point
-==================  ==================================================================
-
-The first three can make directions that are drawn together mutually orthogonal, which lowers the
-variance of their average and leaves the distribution of each direction as it is:
+therefore has radius sqrt(D). Directions that are drawn together can be made mutually orthogonal,
+which lowers the variance of their average and leaves the distribution of each as it is:
 
 ===================  =====================================================  ===============
 option               which directions are mutually orthogonal               groups x size
@@ -213,15 +204,10 @@ def _draw_groups(
     block: int,
     draw: Groups,
 ) -> Tensor:
-    """Directions ``(M, N, *event)``, orthogonal in groups as the table of this module says.
+    """Directions ``(M, N, *event)``, in orthogonal groups as in the table of this module.
 
-    Args:
-        options: says which directions are orthogonal.
-        x: points ``(N, *event)``.
-        num: M, the number of directions per point.
-        generator: source of randomness.
-        block: the most directions that can be mutually orthogonal.
-        draw: draws independent groups of orthogonal directions.
+    ``block`` is the most directions that can be mutually orthogonal, and ``draw`` draws
+    independent groups of directions.
     """
     n, d = x.shape[0], dimension(x)
     if options.balanced and options.orthogonal:

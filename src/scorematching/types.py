@@ -1,4 +1,4 @@
-"""The vocabulary every other module shares."""
+"""Types that the other modules share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Terms(NamedTuple):
     is written this way.
 
     Attributes:
-        first: what is squared, ``(N, *F, K)``: the score (K = D) or its projections (K = M).
-        second: what is not, ``(N, *F)``: a divergence, a curvature or a correlation with noise.
+        first: the squared term, ``(N, *F, K)``: the score (K = D) or its projections (K = M).
+        second: the linear term, ``(N, *F)``: a divergence, a curvature or a product with noise.
 
     Example:
         >>> import torch

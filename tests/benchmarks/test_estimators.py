@@ -18,8 +18,7 @@ def document(tmp_path_factory):
     cases = [estimators.Case("banana", 2, 40, seed) for seed in (0, 1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimators, "cases", lambda smoke: cases)
-        arguments = ["--smoke", "--output", str(folder / "numbers.json"), "--docs", str(folder)]
-        estimators.main(arguments)
+        estimators.measure(smoke=True, output=folder / "numbers.json", docs=folder)
     return json.loads((folder / "numbers.json").read_text()), folder
 
 

@@ -8,19 +8,18 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import scorematching as sm
-from benchmarks.harness import timing
 from benchmarks.objectives import contenders, run, steps
 from benchmarks.objectives.models import CASES, QUICK_CASES
 from benchmarks.objectives.noise import gaussian
 from benchmarks.pages import objectives as page_of_objectives
+from benchmarks.pages.pairing import multiplications
 
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "cpu.json"
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    quickly = ["--quick", "--no-peers", "--no-memory", "--rounds", "2"]
-    run.main([*quickly, "--output", str(path)])
+    run.measure(quick=True, rounds=2, peers=False, memory=False, output=path)
     torch.random.set_rng_state(state)
     torch.set_num_threads(threads)
     return json.loads(path.read_text()), path
@@ -37,7 +36,23 @@ def test_says_where_it_was_made(document):
 def test_the_command_names_no_place(document):
     found, path = document
     assert str(path) not in json.dumps(found)
-    assert found["command"].endswith("--rounds 2")
+    assert found["command"].endswith(" --quick --rounds 2 --no-peers --no-memory")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"models": ["mlp10"]}, "models must be among mlp100, .* got 'mlp10'"),
+        ({"device": "tpu"}, 'device must be "cpu" or "cuda", got \'tpu\''),
+    ],
+)
+def test_mistakes_are_explained(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run.measure(quick=True, **wrong)
+
+
+def test_models_can_be_chosen():
+    assert [case.name for case in run._cases(True, ["conv", "mlp100"])] == ["mlp100", "conv"]
 
 
 def test_every_model_has_every_row(document):
@@ -63,9 +78,8 @@ def test_ratios_are_to_the_unit(document):
 
 
 def test_the_page_is_rendered(document, tmp_path):
-    found, path = document
-    page = page_of_objectives.main(["--cpu", str(path), "--gpu", "none", "--docs", str(tmp_path)])
-    text = page.read_text()
+    found, _ = document
+    text = page_of_objectives.write(found, None, tmp_path).read_text()
     assert found["command"] in text
     assert "1.5 / 3 / 9" in text  # the counts of pairing
     for name in ("pairing.png", "benchmarks.png"):
@@ -136,21 +150,7 @@ def test_multiplications_are_those_that_torch_counts(num):
         with FlopCounterMode(display=False) as counter:
             loss().backward()
         found = counter.get_total_flops() / 2 / len(x)
-        assert found == pytest.approx(
-            page_of_objectives.multiplications("mlp100", method, num), rel=0.01
-        )
-
-
-def test_peak_memory_is_the_peak():
-    """Two megabytes at a time, though three are allocated."""
-
-    def step():
-        a = torch.ones(1 << 20, dtype=torch.uint8)
-        b = a + 1
-        del a
-        return b + 1
-
-    assert timing.peak_bytes(step, "cpu") == pytest.approx(2 << 20, rel=1e-3)
+        assert found == pytest.approx(multiplications("mlp100", method, num), rel=0.01)
 
 
 def test_the_gaussian_of_the_noise_table():

@@ -22,8 +22,7 @@ from scorematching.estimators.deep_kernel import (
 )
 from scorematching.evaluation import score_matching_loss, score_matching_losses
 from scorematching.models import DKEF
-
-from ..tolerances import IDENTITY
+from tests.tolerances import IDENTITY
 
 OBJECTIVES = {
     "SM": sm.ScoreMatching(),
@@ -141,7 +140,7 @@ class TestValidation:
         ]
         seen = [{r.validation for r in fit.training.history} - {None} for fit in fits]
         assert [len(values) for values in seen] == [1, 1]
-        assert seen[0] != seen[1]  # and it is noise: another seed, another loss
+        assert seen[0] != seen[1]  # another seed has another loss
 
     def test_patience_counts_steps(self) -> None:
         config = few_steps(steps=100, lr=STILL, validate_every=3, patience=7)
@@ -158,7 +157,7 @@ class TestValidation:
         fresh = small()
         fresh.fit_alpha(sm.ScoreMatching(), train)
         assert fit.training.best_loss == pytest.approx(score_matching_loss(fresh, valid).mean)
-        fresh.fit_alpha(sm.ScoreMatching(), valid)  # the mistake it would be
+        fresh.fit_alpha(sm.ScoreMatching(), valid)  # the wrong points
         assert fit.training.best_loss != pytest.approx(score_matching_loss(fresh, valid).mean)
 
     def test_selection_by_exact_loss_differs_from_that_by_a_noisy_objective(self) -> None:

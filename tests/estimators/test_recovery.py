@@ -1,7 +1,6 @@
-"""Scores of known laws are recovered, the better the more samples there are.
+"""Scores of known distributions are recovered, with errors that fall with the number of samples.
 
-Every measure of accuracy is a function of a score, and the true score has to pass it too: a test
-that the right answer fails is no test.
+Every measure of accuracy is a function of a score, and the true score must pass it too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LAWS = {
     "correlated": distributions.Gaussian([1.0, -2.0], [[2.0, 0.8], [0.8, 1.0]]),
 }
 ESTIMATORS = {
-    # The bandwidth is twice the median, which suits normal laws; Stein's ridge is the default.
+    # The bandwidth is twice the median, which suits normal distributions.
     "stein": lambda x, h: fit_stein(x, bandwidth=2 * h),
     "spectral": lambda x, h: fit_spectral(x, bandwidth=2 * h),
     "tikhonov": lambda x, h: fit_kernel_exp_family(x, bandwidth=2 * h),
@@ -54,12 +53,12 @@ def samples(law, num, seed=0):
 
 
 def width(law):
-    """The median distance of two draws, by the law's own scale: about that of the samples."""
+    """The median distance of two samples of the distribution."""
     return 1.665 * law.covariance.diagonal().mean().sqrt().item()  # sqrt(4 log 2) for N(0, I)
 
 
 def falls(errors):
-    """Whether errors go down, to half of the first; from zero there is nowhere to go."""
+    """Whether errors decrease to at most half of the first, or are zero."""
     downward = all(b <= a for a, b in pairwise(errors))
     return downward and (errors[-1] < 0.5 * errors[0] or errors[0] < 1e-20)
 
@@ -71,7 +70,7 @@ def law(request):
 
 @pytest.fixture(params=[*ESTIMATORS, "truth"])
 def scores_by_num(request, law):
-    """The estimate from 40, 120 and 360 samples, or thrice the truth."""
+    """Estimates from 40, 120 and 360 samples, or three times the true score."""
     if request.param == "truth":
         return [lambda x: law.score(x.reshape(-1, law.dim)).reshape(x.shape)] * 3
     fit, h = ESTIMATORS[request.param], width(law)
@@ -79,7 +78,7 @@ def scores_by_num(request, law):
 
 
 def test_error_falls_with_the_number_of_samples(scores_by_num, law):
-    """Mean over four sets: nine times the samples halve it at least, and leave 10 % or less."""
+    """Nine times the samples at least halve the mean error of four sets, to 10 % or less."""
     errors = [relative_error(score, law) for score in scores_by_num]
     assert falls(errors)
     assert errors[-1] < 0.1
@@ -87,7 +86,7 @@ def test_error_falls_with_the_number_of_samples(scores_by_num, law):
 
 @pytest.mark.parametrize("bug", [lambda s: -s, lambda s: 0.5 * s, lambda s: s + 0.5])
 def test_wrong_scores_are_not_let_through(law, bug):
-    """The sign, the factor, the constant: each alone is an error of more than 10 %."""
+    """A wrong sign, factor or constant is an error of more than 10 %."""
     wrong = lambda x: bug(law.score(x.reshape(-1, law.dim)).reshape(x.shape))  # noqa: E731
     assert relative_error(wrong, law) > 0.1
     assert not falls([relative_error(wrong, law)] * 2)
@@ -98,7 +97,7 @@ def of_estimator(estimator):
 
 
 def test_score_network_recovers_a_score(law):
-    """From 400 points, to 10 %, like the others; and its score needs no log-density."""
+    """From 400 points to 10 %."""
     x = samples(law, 100).reshape(-1, law.dim)
     estimator = SlicedScoreEstimator(hidden=(32,), lr=5e-3, max_steps=500, random_state=0)
     for score in (of_estimator(estimator.fit(x.numpy())), lambda q: law.score(q[0])[None]):
@@ -106,9 +105,9 @@ def test_score_network_recovers_a_score(law):
 
 
 def test_score_network_survives_few_points(monkeypatch):
-    """A hundred points, ten of them held out: not one of them decides when to stop.
+    """A hundred points, ten of them held out: no single one decides when to stop.
 
-    Where they may, the least mean loss on those ten is that of a score full of spikes.
+    Otherwise the score of least mean loss on those ten has spikes.
     """
     law = LAWS["standard normal"].to(dtype=torch.float64)
     x = law.sample(100, torch.Generator().manual_seed(2)).numpy()

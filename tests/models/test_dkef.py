@@ -35,7 +35,7 @@ def points(num: int, dim: int = 3, seed: int = 1) -> Tensor:
 
 
 def small(**options: Any) -> DKEF:
-    """Three coordinates, six inducing points, mixture and bandwidths off their initial values."""
+    """Three coordinates, six inducing points, with changed mixture and bandwidths."""
     model = DKEF(3, num_inducing=6, width=4, generator=seeded(), **options).double()
     model.initialise(points(9), seeded())
     with torch.no_grad():
@@ -45,7 +45,7 @@ def small(**options: Any) -> DKEF:
 
 
 def kernel(model: DKEF, x: Tensor, z: Tensor) -> Tensor:
-    """k(x, z) of two points ``(D,)`` as it stands in the paper, one network at a time."""
+    """k(x, z) of two points ``(D,)`` as in the paper, one network at a time."""
     nets, (num, width) = model.networks, model.networks.shape
     rho = model.mixture_logits.softmax(0)
     total = torch.zeros((), dtype=x.dtype)
@@ -317,7 +317,18 @@ def test_float32(objective: sm.Objective) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in single.parameters())
 
 
-# What is refused.
+@pytest.mark.parametrize("part", ["inducing", "log10_lam"])
+def test_losses_are_nan_where_parameters_overflow(part: str) -> None:
+    """No error is raised, so that a training loop can report the divergence."""
+    model, data = small(), points(20)
+    with torch.no_grad():
+        getattr(model, part).fill_(float("inf"))
+    loss = model.two_stage_loss(sm.ScoreMatching(), data[:10], data[10:])
+    assert loss.shape == (10,) and loss.isnan().all()
+    assert small().two_stage_loss(sm.ScoreMatching(), data[:10], data[10:]).isfinite().all()
+
+
+# Errors.
 
 
 def test_arguments_are_checked() -> None:

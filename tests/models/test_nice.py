@@ -23,7 +23,7 @@ BANANA = Banana(curvature=1.0).to(dtype=torch.float64)
 
 
 def flow(dim: int, prior: str = "normal", num_couplings: int = 4, width: int = 6) -> NICE:
-    """A small flow with a scale, far enough from the identity to show mistakes."""
+    """A small flow with a scale, far from the identity."""
     generator = torch.Generator().manual_seed(dim)
     flow = NICE(dim, (width, width), num_couplings, prior, generator).double()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_log_determinant_is_that_of_the_jacobian(dim: int, num_couplings: int) -
 
 
 def test_couplings_alternate_between_even_and_odd_coordinates() -> None:
-    """Written out coordinate by coordinate; the first coupling leaves even coordinates alone."""
+    """Written out by coordinates; the first coupling does not change even coordinates."""
     model, x = flow(5), points(3, 5)
     rows = []
     for x_i in x:
@@ -96,7 +96,7 @@ def test_log_prob_is_the_prior_of_the_latents(dim: int, prior: str) -> None:
 
 
 def smooth_flow(prior: str) -> NICE:
-    """A flow in two dimensions whose density a grid can follow."""
+    """A flow in two dimensions with a density smooth enough for a grid."""
     model = NICE(2, (6, 6), prior=prior, generator=torch.Generator().manual_seed(0)).double()
     with torch.no_grad():
         model.log_scale += torch.tensor([0.2, -0.3], dtype=torch.float64)
@@ -114,7 +114,7 @@ def quadrature(model: NICE) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("prior", PRIORS)
 def test_density_integrates_to_one(prior: str) -> None:
-    """The trapezoidal rule converges faster than any power where all ends vanish."""
+    """The trapezoidal rule converges faster than any power if the density vanishes at the ends."""
     _, mass = quadrature(smooth_flow(prior))
     assert mass.sum().item() == pytest.approx(1, abs=ROUTES)
 
@@ -175,7 +175,7 @@ def test_both_routes_give_one_loss_and_gradient(dim: int, prior: str) -> None:
 
 
 def test_layerwise_sweeps_start_from_the_true_score() -> None:
-    """Sweeps that mistake the halves of some couplings already have a wrong first derivative."""
+    """A sweep that confuses the halves of a coupling has a wrong first derivative."""
     field, x = sm.LogDensityField(flow(5)), points(4, 5)
     score = sm.LogDensityField(flow(5), route="reverse").score(x)
     approximate, _ = approximate_divergence(field, x)
@@ -189,7 +189,7 @@ def test_layerwise_sweeps_start_from_the_true_score() -> None:
 
 
 def train(objective: sm.Objective, generator: torch.Generator, steps: int = 300) -> NICE:
-    """A small flow fitted to fresh batches of the banana, with a rate that falls to zero."""
+    """A small flow fitted to new batches of the banana, with a rate that decreases to zero."""
     model = NICE(2, hidden=(16, 16), generator=generator).double()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
@@ -216,7 +216,7 @@ def test_trained_flow_samples_like_the_data(
     assert_same_law(model.sample(400, generator), data, generator)
 
 
-# The paper's models, and mistakes.
+# The paper's models, and errors.
 
 
 def test_sizes_of_the_paper_and_of_its_release() -> None:
@@ -237,7 +237,7 @@ def test_generator_decides_the_weights() -> None:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """A generator of its own."""
+    """A generator with a seed."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from reproduction import EXPERIMENTS
 from reproduction.run import Request, command, plan, read_all, reproduce
+from reproduction.workers import attempt
 from tests.reproduction.toy import TOY, Config
 
 SOUND = ("low", "high/*")
@@ -66,12 +67,24 @@ def test_rehearsals_are_kept_apart(tmp_path: Path) -> None:
     assert all(run.smoke for run in smoke) and not any(run.smoke for run in real)
 
 
-def test_a_failure_stops_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failure_stops_nothing_else(workers: int, tmp_path: Path) -> None:
+    """Any error, and by the same rule in this process and in others."""
+    asked = request(tmp_path, seeds=(0,), only=("broken", *SOUND), workers=workers)
     with pytest.raises(
-        RuntimeError, match=r"1 of 3 runs failed.*broken seed 0: ValueError: broken"
-    ):
-        reproduce(TOY, request(tmp_path, seeds=(0,), only=("broken", *SOUND)))
+        RuntimeError, match=r"1 of 3 runs failed.*broken seed 0: KeyError: 'broken on"
+    ) as caught:
+        reproduce(TOY, asked)
+    assert isinstance(caught.value.__cause__, KeyError)
     assert len(read_all(tmp_path)) == 2
+
+
+def test_an_interruption_is_none() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(interrupt)
 
 
 def test_processes_give_the_same_numbers(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Config:
 
 def run(config: Config, job: Job) -> Metrics:
     if config.name == "broken":
-        raise ValueError("broken on purpose")
+        raise KeyError("broken on purpose")
     x = torch.randn(config.num, generator=job.generator())
     with (job.folder / "calls").open("a") as calls:
         calls.write("x")

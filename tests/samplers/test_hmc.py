@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo: the laws of leapfrog paths, and the law that chains keep."""
+"""Hamiltonian Monte Carlo: leapfrog paths, and the stationary distribution of chains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIXTURE = GaussianMixture(
 
 
 def exact(law: Distribution) -> hmc.Target:
-    """A target by formulas, which can be differentiated further."""
+    """A target by its formulas, which can be differentiated further."""
     return lambda x: (law.log_density(x), law.score(x))
 
 
@@ -34,7 +34,7 @@ def energy(state: hmc.HMCState, momentum: Tensor) -> Tensor:
 
 
 def beginning(n: int, generator: torch.Generator) -> tuple[hmc.HMCState, Tensor]:
-    """Chains that have the law of the banana, and momenta."""
+    """Chains at samples of the banana, and momenta."""
     state = hmc.start(exact(BANANA), BANANA.sample(n, generator))
     return state, hmc.draw(state.x, generator).momentum
 
@@ -114,7 +114,7 @@ TRUTHS = {
 
 
 def run(law: Distribution, x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
-    """Positions of chains after some steps of a size that rejects a fair part of them."""
+    """Positions of chains after some steps of a size with many rejections."""
     target = hmc.target_of(law.log_density)
     state = hmc.start(target, x)
     rates = []
@@ -127,7 +127,7 @@ def run(law: Distribution, x: Tensor, steps: int, generator: torch.Generator) ->
 
 @pytest.mark.parametrize("law", TRUTHS)
 def test_stationary_moments(law: str, generator: torch.Generator) -> None:
-    """Chains that begin with the target's law keep it, whatever the step size."""
+    """Chains that start at samples of the target keep its moments, for any step size."""
     target, truth = TRUTHS[law]
     x = run(target, target.sample(20_000, generator), 4, generator)
     assert_mean(moments(x), torch.tensor(truth), detect=0.2)
@@ -149,7 +149,7 @@ def test_paths_that_are_always_accepted_are_found_out(generator: torch.Generator
 
 
 def test_paths_to_nowhere_are_rejected(generator: torch.Generator) -> None:
-    """Where the density is zero or not a number, the chain stays, its state untouched."""
+    """If the density is zero or NaN, the state of the chain does not change."""
     target = hmc.target_of(lambda x: torch.log(1 - x.square().sum(-1)))
     state = hmc.start(target, torch.zeros(50, 2, dtype=torch.float64))
     after, info = hmc.step(state, target, 5.0, 1, generator)
@@ -171,7 +171,7 @@ def test_generator_decides(generator: torch.Generator) -> None:
 
 
 def test_adaptation_finds_the_wanted_acceptance(generator: torch.Generator) -> None:
-    """From far too large a step size, on chains apart from the ones that would count."""
+    """From a step size that is far too large."""
     law = Gaussian(torch.zeros(10).double(), torch.eye(10).double())
     target, size = exact(law), 10.0
     state = hmc.start(target, law.sample(2000, generator))

@@ -1,4 +1,4 @@
-"""Langevin steps: exact laws on Gaussians, the Metropolis test, adaptation and annealing."""
+"""Langevin steps: exact moments for Gaussians, the Metropolis test, adaptation, annealing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exact(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def stationary(h: float) -> Tensor:
-    """Covariance that unadjusted steps settle on: ``P^-1 (I - h^2 P / 4)^-1``."""
+    """Stationary covariance of unadjusted steps: ``P^-1 (I - h^2 P / 4)^-1``."""
     return torch.linalg.inv(PRECISION @ (EYE - 0.25 * h**2 * PRECISION))
 
 
@@ -109,7 +109,7 @@ def log_proposal(x: Tensor, y: Tensor, h: float) -> Tensor:
 
 
 def moved(x: Tensor, eps: Tensor, h: float) -> tuple[State, hmc.HMCInfo]:
-    """A step that is always taken."""
+    """A step that is always accepted."""
     noise = hmc.HMCNoise(eps, torch.zeros(len(x), dtype=F64))
     return mala.move(start(exact, x), exact, noise, h)
 
@@ -144,7 +144,7 @@ def test_detailed_balance(generator: torch.Generator) -> None:
 
 
 def test_detailed_balance_of_hamiltonian_paths(generator: torch.Generator) -> None:
-    """From the end of a path with the momentum turned round: the same path, the inverse ratio."""
+    """From the end of a path with the momentum negated: the same path, the inverse ratio."""
     x, p = torch.randn(2, 50, 2, generator=generator, dtype=F64)
     state = start(exact, x)
     there, q = hmc.leapfrog(exact, state, p, 0.4, 5)
@@ -197,7 +197,7 @@ def test_adaptation_is_the_recursion() -> None:
 
 
 def test_adaptation_finds_the_wanted_acceptance(generator: torch.Generator) -> None:
-    """Two groups of chains whose targets differ in scale: so do their step sizes."""
+    """Two groups of chains with targets of different scale get different step sizes."""
     scale = torch.tensor([1.0, 0.1], dtype=F64).repeat(1000)[:, None]
     target: Target = target_of(lambda x: -0.5 * (x / scale).square().sum(-1))
     x = scale * torch.randn(2000, 5, generator=generator, dtype=F64)
@@ -243,7 +243,7 @@ def test_annealed_chains_have_the_law_of_their_recursion(generator: torch.Genera
 
 
 def test_annealing_finds_modes_in_their_proportions(generator: torch.Generator) -> None:
-    """Two far modes of unequal weight, which chains at the last level alone cannot weigh."""
+    """Two distant modes of unequal weight, between which chains at the last level do not move."""
     modes, weights = torch.tensor([-10.0, 10.0], dtype=F64), torch.tensor([0.2, 0.8], dtype=F64)
 
     def score(x: Tensor, sigma: float) -> Tensor:
@@ -258,7 +258,7 @@ def test_annealing_finds_modes_in_their_proportions(generator: torch.Generator) 
     assert (alone[:, 0] > 0).double().mean() < 0.6
 
 
-# Randomness and mistakes.
+# Randomness and errors.
 
 
 def test_generator_decides(generator: torch.Generator) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching.training import LossModule, TrainConfig, TrainResult, train
-from scorematching.training.distributed import join
+from scorematching.training.ranks import join
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +51,24 @@ def noisy(batch: Tensor, generator: torch.Generator) -> Tensor:
     return batch + 0.05 * torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
 
 
+class Interrupted(Exception):
+    """Raised in the middle of a run."""
+
+
+def interrupted(batches: int, transform: Callable[..., Tensor] = noisy) -> Callable[..., Tensor]:
+    """The transform, until so many batches were drawn; held-out points are more than eight."""
+    left = batches
+
+    def counted(batch: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal left
+        left -= len(batch) <= 8
+        if left < 0:
+            raise Interrupted
+        return transform(batch, generator)
+
+    return counted
+
+
 # Everything at once: noise in batches and objective, cosine, warm-up, clipping, average,
 # validation, an epoch that does not divide the run.
 EVERYTHING = TrainConfig(
@@ -74,6 +92,7 @@ def run_everything(
     transform: Callable[..., Tensor] = noisy,
     objective: Any = None,
     seed: int = 2,
+    executor: str = "auto",
 ) -> tuple[sm.models.MLPDensity, TrainResult]:
     model = density()
     result = train(
@@ -86,6 +105,7 @@ def run_everything(
         generator=seeded(seed),
         folder=folder,
         resume=resume,
+        executor=executor,
     )
     return model, result
 
@@ -198,20 +218,8 @@ def sliced(folder: Path, rank: int) -> Any:
 
 def resumed(folder: Path, rank: int) -> Any:
     """The same run in two parts."""
-
-    class Interrupted(Exception):
-        pass
-
-    def until(batch: Tensor, generator: torch.Generator) -> Tensor:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Interrupted
-        return noisy(batch, generator)
-
-    left = 18
     try:
-        run_everything(folder / "run", transform=until, seed=2 + rank)
+        run_everything(folder / "run", transform=interrupted(18), seed=2 + rank)
     except Interrupted:
         return digits(run_everything(folder / "run", resume=True, seed=99 + rank))
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import scorematching as sm
 from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_wae
-from scorematching.estimators import stein_score
+from scorematching.kernels import fit_stein
 from scorematching.models import WAE, ImplicitVAE
 from scorematching.training import (
     Alternating,
@@ -28,10 +28,18 @@ from scorematching.training import (
     score_first,
     train,
 )
-from scorematching.training.step import EagerStep, Turns, _Captured, captured_step
+from scorematching.training.executors import Captured
+from scorematching.training.step import Gradients, Step
 from tests.tolerances import IDENTITY, ROUTES
 from tests.training import problems
-from tests.training.problems import ROOT, digits, parameters, seeded
+from tests.training.problems import (
+    ROOT,
+    Interrupted,
+    digits,
+    interrupted,
+    parameters,
+    seeded,
+)
 
 SLICED = sm.SlicedScoreMatchingVR(sm.Gaussian())
 
@@ -199,7 +207,7 @@ def test_a_phase_moves_its_own_parts_alone() -> None:
 
 def test_one_phase_is_an_ordinary_run() -> None:
     def loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
-        return model.loss(x, stein_score, 5, generator)
+        return model.loss(x, lambda z: fit_stein(z).at_samples(), 5, generator)
 
     whole = ("encoder", "decoder", "score_network")
     alternating = run(objective=Alternating(Phase(loss, whole)))
@@ -240,24 +248,11 @@ def test_called_it_is_the_last_loss() -> None:
 # Interrupted runs.
 
 
-class Interrupted(Exception):
-    """Raised in the middle of a run."""
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.__name__)
 @pytest.mark.parametrize("steps", [5, 12])
 def test_resumed_run_has_the_same_digits(steps: int, optimizer: Any, tmp_path: Path) -> None:
-    left = steps
-
-    def until(batch: Tensor, generator: torch.Generator) -> Tensor:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Interrupted
-        return binarised(batch, generator)
-
     with pytest.raises(Interrupted):
-        run(tmp_path, transform=until, optimizer=optimizer)
+        run(tmp_path, transform=interrupted(steps, binarised), optimizer=optimizer)
     resumed = run(tmp_path, resume=True, seed=99, optimizer=optimizer)
     assert digits(resumed) == digits(run(optimizer=optimizer))
 
@@ -304,22 +299,22 @@ def test_two_ranks_like_one(tmp_path: Path) -> None:
         assert found == pytest.approx(alone, rel=0, abs=ROUTES)
 
 
-def steps(make_step: Callable[[Turns, torch.Generator], Any], device: str) -> list[Tensor]:
+def steps(device: str, captured: bool) -> list[Tensor]:
     """Losses, weights and averages of a few steps."""
     model, g = make().to(device), torch.Generator(device).manual_seed(0)
     losses = LossModule(model, score_first(), g)
     rate = torch.tensor(0.01, dtype=torch.float64, device=device)
     optimizer = torch.optim.RMSprop(model.parameters(), rate, capturable=device == "cuda")
-    step = make_step(Turns(losses, losses.parts, optimizer, max_norm=1.0, ema_decay=0.9), g)
-    means = [step(intensities(8, k).round().to(device)) for k in range(12)]
+    step = Step(Gradients(losses), optimizer, losses.parts, max_norm=1.0, ema_decay=0.9)
+    execute = Captured(step, g) if captured else step
+    means = [execute(intensities(8, k).round().to(device)) for k in range(12)]
     return [torch.stack(means), parameters(model), torch.cat([a.flatten() for a in step.average])]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_captured_step_is_the_eager_step(device: str) -> None:
     """On a CPU nothing is captured, but it is what would be."""
-    eager = steps(lambda turns, g: EagerStep(turns), device)
-    captured = steps(captured_step if device == "cuda" else _Captured, device)
+    eager, captured = (steps(device, captured) for captured in (False, True))
     for a, b in zip(eager, captured):
         assert torch.allclose(a, b, rtol=0, atol=ROUTES)
     assert eager[0].unique().numel() == 12
@@ -337,7 +332,8 @@ def test_captured_run(exact: bool, tmp_path: Path) -> None:
             model,
             score_first(sm.ScoreMatching() if exact else None),
             x,
-            TrainConfig(steps=steps, lr=1e-3, capture=True, log_every=50, checkpoint_every=50),
+            TrainConfig(steps=steps, lr=1e-3, log_every=50, checkpoint_every=50),
+            executor="captured",
             transform=binarised,
             optimizer=torch.optim.RMSprop,
             generator=torch.Generator("cuda").manual_seed(0),

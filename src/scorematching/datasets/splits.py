@@ -12,12 +12,12 @@ from scorematching._checks import check_points
 
 
 class Split(NamedTuple):
-    """Three parts of a dataset that share no row.
+    """Three disjoint parts of a dataset.
 
     Attributes:
-        train: for parameters.
-        valid: for choices, such as when to stop.
-        test: for the final number only.
+        train: to fit parameters.
+        valid: to choose settings, such as when to stop.
+        test: for the final evaluation.
 
     Example:
         >>> train, valid, test = split(torch.zeros(10, 2), (6, 3, 1))
@@ -38,7 +38,7 @@ def split(
     Args:
         x: points ``(N, *event)``.
         sizes: of training, validation and test set: three counts that add up to N, or three
-            fractions that add up to 1 (the training set takes what rounding down leaves over).
+            fractions that add up to 1 (rounded down, with the remainder in the training set).
         generator: source of randomness; None is torch's default generator.
 
     Returns:
@@ -96,6 +96,6 @@ def _counts(n: int, sizes: Sequence[int] | Sequence[float]) -> list[int]:
             f"sizes must add up to the {n} points, or as fractions to 1, got {tuple(sizes)}, "
             f"which add up to {sum(sizes)}; change one of them"
         )
-    # 0.29 * 100 is a little less than 29: round before cutting.
+    # 0.29 * 100 is slightly less than 29, so round before int.
     valid, test = (int(round(size * n, 6)) for size in sizes[1:])
     return [n - valid - test, valid, test]

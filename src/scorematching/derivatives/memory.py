@@ -34,7 +34,8 @@ class Findings:
         lost_axis: whether pairing lost the batch axis, so that a jet is taken instead.
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
-        warned: whether the user has been told about the slow route.
+        reason: why the slow route is taken; None where it is not.
+        warned: whether the user has been told about it.
     """
 
     uses: Counter[str] = field(default_factory=Counter)
@@ -46,6 +47,7 @@ class Findings:
     lost_axis: bool = False
     any_batch: bool | None = None
     smoothness: Any = None
+    reason: str | None = None
     warned: bool = False
 
 

@@ -49,7 +49,7 @@ def _by_pairing(model: Model, x: Tensor, v: Tensor) -> Pair:
         try:
             tape, y = model.trace(x, v, partial(Pairing, x))
             if y.p.ndim == 1:
-                return tape.pair(y.p)  # type: ignore[no-any-return]
+                return tape.pair(y.p)
         except LostBatchAxis:
             findings.lost_axis = True
     return _by_jet(model, x, v)
@@ -69,7 +69,8 @@ def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: 
     """The gradient of a log-density and its exact divergence."""
 
     def traced(model: Model, x: Tensor) -> Pair:
-        survey, y = model.trace(x, None, partial(divergence.Survey, x))
+        with divergence.same_random_numbers(x):
+            survey, y = model.trace(x, None, partial(divergence.Survey, x))
         chunk = divergence.log_density_chunk(model, x)
         projected, trace, basis = _accumulate(survey, x, chunk, training, max_memory)
         if y.p.ndim == 1 or basis < dimension(x):
@@ -177,7 +178,8 @@ def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int |
     """A vector field and its exact divergence."""
 
     def traced(model: Model, x: Tensor) -> Pair:
-        survey, y = model.trace(x, None, partial(divergence.Survey, x))
+        with divergence.same_random_numbers(x):
+            survey, y = model.trace(x, None, partial(divergence.Survey, x))
         chunk = divergence.vector_chunk(model, x)
         return y.p, _accumulate(survey, x, chunk, training, max_memory)[1]
 

@@ -71,7 +71,8 @@ def answer(
         before = findings.routes.get(question.name)
         _verify(model, question, x, training, findings)
         if findings.routes.get(question.name) != before:
-            return question.reverse(model, x, *arguments)
+            result = question.reverse(model, x, *arguments)
+    _warn(findings)
     return result
 
 
@@ -93,14 +94,20 @@ def _traced_or_not(
 
 
 def _take_double_backward(findings: Findings, question: Question, reason: str) -> None:
-    """Decide for the slow route, and warn once for each model and mode."""
+    """Decide for the slow route; `_warn` says so after the answer was checked."""
     findings.routes[question.name] = "reverse"
-    if not findings.warned:
+    findings.reason = findings.reason or reason
+
+
+def _warn(findings: Findings) -> None:
+    """Warn once for each model and mode that takes the slow route."""
+    if findings.reason is not None and not findings.warned:
         findings.warned = True
         warnings.warn(
-            f"this model {reason}; its derivatives are taken by double backward, which is right "
-            "but slower. sm.explain(model, x) lists its operations: write that part with other "
-            'torch operations, or accept this route with LogDensityField(model, route="reverse")',
+            f"this model {findings.reason}; its derivatives are taken by double backward, which is "
+            "right but slower. sm.explain(model, x) lists its operations: write that part with "
+            "other torch operations, or accept this route with LogDensityField(model, "
+            'route="reverse")',
             PerformanceWarning,
             stacklevel=2,
         )
@@ -136,7 +143,9 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
     smoothness.require(findings.smoothness, order, f"the {what} of a {model.kind}")
 
 
-def _verify(model: Model, question: Question, x: Tensor, training: bool, findings: Findings) -> None:
+def _verify(
+    model: Model, question: Question, x: Tensor, training: bool, findings: Findings
+) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
     probe = question.probe or question.traced
     reverse = question.probe_reverse or question.reverse
@@ -247,5 +256,3 @@ def _wrong(model: Model, findings: Findings) -> WrongDerivativeError:
         "operations that torch differentiates twice (odeint instead of odeint_adjoint), or "
         "FiniteDifferenceSSM, which needs no second derivative"
     )
-
-

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -81,7 +82,9 @@ def _floors(score: Tensor, x: Tensor, v: Tensor, tolerance: float) -> tuple[Tens
     return noise * size, noise * size * length.sqrt() * (1 + 1 / spread)
 
 
-def agrees_with_differences(ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor) -> bool:
+def agrees_with_differences(
+    ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor
+) -> bool:
     """Whether a curvature agrees with central differences of the score, or these are too rough."""
     if x.dtype not in TOLERANCES:
         return True
@@ -102,7 +105,7 @@ def best_difference(
     entry, so that neither rounding nor curvature decides.
     """
     slopes = [(f(h) - f(-h)) / (2 * h) for h in (2.0**-k for k in exponents)]
-    changes = torch.stack([(a - b).abs() for a, b in zip(slopes[:-1], slopes[1:])])
+    changes = torch.stack([(a - b).abs() for a, b in pairwise(slopes)])
     best = changes.nan_to_num(float("inf")).argmin(0, keepdim=True)
     return (
         torch.stack(slopes[:-1]).gather(0, best).squeeze(0),
@@ -152,14 +155,13 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
     The scalar is ``sum(curvature) + 0.5 sum |score|^2``; the direction is random, of the size of
     each parameter. The parameters are moved by exchanging their data and are always put back.
     """
-
     x = x.detach().clone().requires_grad_()
 
     def scalar() -> Tensor:
         score, curvature = answer(x, v)
         return curvature.sum() + 0.5 * score.square().sum()
 
-    since = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    since = torch.autograd._get_sequence_nr()
     value = scalar()
     parameters = leaves(value, x, since) if value.requires_grad else []
     if not parameters or not all(_is_plain(p) for p in parameters):

@@ -133,7 +133,9 @@ def _points_error(field: Field, x: Tensor, generator: torch.Generator | None) ->
 
     errors = [_error(curvature.detach(), *best_difference(score_along))]
     if isinstance(field, LogDensityField):
-        errors.append(_error(along, *best_difference(lambda h: field.log_density(x + h * v[0]).detach())))
+        errors.append(
+            _error(along, *best_difference(lambda h: field.log_density(x + h * v[0]).detach()))
+        )
     return max(errors)
 
 
@@ -185,5 +187,3 @@ def _moved_loss(
 def _layer(module: nn.Module, parameter: str) -> str:
     """The kind of layer a parameter belongs to."""
     return type(module.get_submodule(parameter.rpartition(".")[0])).__name__
-
-

@@ -20,9 +20,7 @@ ROUTES = {"elementwise": "rule", "structural": "rule", "constant buffer": "const
 """Words of the table for kinds of operations; other kinds are printed as they are."""
 
 
-def explain(
-    model: Any, x: Tensor, objective: Objective | None = None, show: bool = True
-) -> Table:
+def explain(model: Any, x: Tensor, objective: Objective | None = None, show: bool = True) -> Table:
     """How an objective differentiates a model, operation by operation.
 
     The objective is evaluated and differentiated as in training, and the table shows what was

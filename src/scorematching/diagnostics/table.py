@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scorematching._tables import text_table
+
 
 @dataclass(frozen=True)
 class Table:
@@ -23,7 +25,4 @@ class Table:
 
     def __str__(self) -> str:
         """The table, aligned by spaces."""
-        lines = [self.headings, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
-        text = ["  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines]
-        return "\n".join([*text, "", self.conclusion])
+        return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"

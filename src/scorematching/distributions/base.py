@@ -64,12 +64,6 @@ class Distribution(ABC):
     def log_density(self, x: Tensor) -> Tensor:
         """Normalised log-density, ``x: (N, D) -> (N,)``.
 
-        Args:
-            x: points ``(N, D)``.
-
-        Returns:
-            ``log p(x)``, shape ``(N,)``.
-
         Raises:
             ValueError: if x has another shape.
             TypeError: if x has another dtype.
@@ -79,12 +73,6 @@ class Distribution(ABC):
 
     def score(self, x: Tensor) -> Tensor:
         """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
-
-        Args:
-            x: points ``(N, D)``.
-
-        Returns:
-            ``grad log p(x)``, shape ``(N, D)``.
 
         Raises:
             ValueError: if x has another shape.

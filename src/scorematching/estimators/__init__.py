@@ -1,26 +1,25 @@
-"""Score estimators: fast functions on batches of tensors, scikit-learn classes on top."""
+"""Score and density estimators with scikit-learn's methods.
+
+The kernel estimates on batches of tensors, `fit_stein` and its relatives, are in
+`scorematching.kernels`, and can be imported from here too.
+"""
 
 from scorematching.estimators.base import ScoreEstimator
 from scorematching.estimators.density import DensityEstimator
-from scorematching.estimators.kernel_exp_family import (
+from scorematching.estimators.kernel import (
     KernelExpFamilyEstimator,
-    fit_kernel_exp_family,
-    kernel_exp_family_score,
-)
-from scorematching.estimators.kernel_space import KernelExpFamily
-from scorematching.estimators.nu_method import fit_nu_method
-from scorematching.estimators.sliced import SlicedScoreEstimator
-from scorematching.estimators.spectral import (
-    SpectralScore,
     SpectralScoreEstimator,
-    fit_spectral,
-    spectral_score,
-)
-from scorematching.estimators.stein import (
-    SteinScore,
     SteinScoreEstimator,
+)
+from scorematching.estimators.sliced import SlicedScoreEstimator
+from scorematching.kernels import (
+    KernelExpFamily,
+    SpectralScore,
+    SteinScore,
+    fit_kernel_exp_family,
+    fit_nu_method,
+    fit_spectral,
     fit_stein,
-    stein_score,
 )
 
 __all__ = [
@@ -37,7 +36,4 @@ __all__ = [
     "fit_nu_method",
     "fit_spectral",
     "fit_stein",
-    "kernel_exp_family_score",
-    "spectral_score",
-    "stein_score",
 ]

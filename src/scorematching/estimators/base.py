@@ -1,4 +1,4 @@
-"""What every estimator shares: arrays in, arrays out, by scikit-learn's conventions."""
+"""What all estimators share: scikit-learn's methods, arrays in and arrays out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from scorematching._checks import is_number
 from scorematching.evaluation.losses import score_matching_losses
 from scorematching.fields import Field
 
@@ -25,11 +26,10 @@ _BATCH_SIZE = 1024
 class ScoreEstimator(BaseEstimator, ABC):
     """A score learned from samples: ``fit(X)``, then ``grad_log_density(X)``.
 
-    A subclass stores its arguments under their own names, as scikit-learn asks, and says two
-    things: `_fit` learns from points and leaves what it learned in attributes that end in an
-    underscore; `_field` makes of these a field that can be asked for scores. It may have the
-    arguments ``device``, where tensors live (None for the CPU), and ``random_state``, from which
-    `_generator` makes its noise.
+    A subclass stores its arguments under their own names, as scikit-learn requires, and defines
+    `_fit`, which learns from points and stores the result in attributes that end in an underscore,
+    and `_field`, which returns the fitted score. It may have the arguments ``device`` (None for the
+    CPU) and ``random_state``, for `_generator`.
 
     Attributes:
         n_features_in_: D, number of coordinates of the points it was fitted to.
@@ -48,14 +48,14 @@ class ScoreEstimator(BaseEstimator, ABC):
     n_features_in_: int
 
     _dtype: torch.dtype = torch.float64
-    """Type to compute in: double for linear algebra; networks may say single."""
+    """Type to compute in: double for linear algebra; networks may use single."""
 
     def fit(self: Estimator, X: ArrayLike, y: Any = None) -> Estimator:
-        """Learn the score of the law that the points were drawn from.
+        """Learn the score of the distribution that the points were drawn from.
 
         Args:
             X: points ``(N, D)``, with N >= 2.
-            y: ignored; pipelines pass it.
+            y: ignored.
 
         Returns:
             The estimator itself.
@@ -88,11 +88,11 @@ class ScoreEstimator(BaseEstimator, ABC):
             return to_array(torch.cat([field.score(batch) for batch in x.split(_BATCH_SIZE)]))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """How well the estimate fits held-out points: minus the exact score-matching loss.
+        """Minus the exact score-matching loss of held-out points, ``-mean(tr grad s + 0.5 |s|^2)``.
 
-        ``-mean(tr grad s + 0.5 |s|^2)``: larger is better. Up to a constant of the law of the
-        points it is minus the Fisher divergence, so it can choose between estimators, in
-        ``GridSearchCV`` say, although the true score is unknown. Cost: D derivatives of the score.
+        Larger is better. Up to a constant of the data it is minus the Fisher divergence, so that it
+        can select estimators, for example in ``GridSearchCV``, although the true score is unknown.
+        Cost: D derivatives of the score.
 
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
@@ -111,7 +111,7 @@ class ScoreEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _fit(self, x: Tensor) -> None:
-        """Learn from checked points ``(N, D)``; leave it in attributes that end in ``_``."""
+        """Learn from checked points ``(N, D)``; store the result in attributes ending in ``_``."""
 
     @abstractmethod
     def _field(self) -> Field:
@@ -128,26 +128,20 @@ class ScoreEstimator(BaseEstimator, ABC):
         checked = validate_data(
             self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
         )
-        # A copy: a fitted estimator keeps its samples, and the array is the caller's to change.
+        # A copy: a fitted estimator keeps its samples, and the caller may change the array.
         return torch.tensor(checked, dtype=self._dtype, device=getattr(self, "device", None))
 
-    def _generator(self) -> torch.Generator:
-        """A generator that follows from ``random_state``."""
-        device = getattr(self, "device", None) or "cpu"
-        return generator_of(getattr(self, "random_state", None), device)
-
-
-def generator_of(random_state: Any, device: str) -> torch.Generator:
-    """A generator that follows from a seed or a `numpy.random.RandomState`."""
-    seed = int(check_random_state(random_state).randint(2**31 - 1))
-    return torch.Generator(device).manual_seed(seed)
+    def _generator(self, random_state: Any) -> torch.Generator:
+        """A generator on the estimator's device, from a seed or a `numpy.random.RandomState`."""
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return torch.Generator(getattr(self, "device", None) or "cpu").manual_seed(seed)
 
 
 class LogDensityMixin:
-    """What estimators with a log-density, at least up to a constant, can do besides."""
+    """`score_samples`, for estimators with a log-density, possibly up to a constant."""
 
     def score_samples(self: Any, X: ArrayLike) -> Array:
-        """The estimated log-density at points, ``(N, D) -> (N,)``; the class says how normalised.
+        """The estimated log-density at points, ``(N, D) -> (N,)``.
 
         Args:
             X: points ``(N, D)``.
@@ -174,9 +168,15 @@ def check_distinct(x: Tensor) -> None:
     """Require two points that differ."""
     if bool((x == x[:1]).all()):
         raise ValueError(
-            f"X must hold points that differ, got {len(x)} copies of one point; a law on a single "
-            "point has no score"
+            f"X must hold points that differ, got {len(x)} copies of one point; the score of a "
+            "single point is undefined"
         )
+
+
+def check_fraction(value: Any, name: str) -> None:
+    """Require a number strictly between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value!r}; 0.1 suits most data")
 
 
 def to_array(x: Tensor) -> Array:

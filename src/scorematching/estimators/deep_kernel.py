@@ -1,9 +1,9 @@
-"""Training of deep kernel exponential families: kernel and ridge penalty, then the weights."""
+"""Training of deep kernel exponential families, and the choice of their ridge penalty."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scorematching.training import TrainConfig, TrainResult, train
 
 SELECTIONS = ("objective", "score matching")
 
-_CHUNK, _SCAN, _ZOOMS = 512, 241, 4
+_CHUNK, _GRID, _REFINEMENTS = 512, 241, 4
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,18 @@ class DeepKernelConfig:
     Args:
         epochs: passes over the training points, at most.
         steps: number of steps at most, in place of epochs.
-        batch_size: points per step: one half to solve for alpha, the other to take the loss of.
+        batch_size: points per step: one half to solve for alpha, the other for the loss.
         lr: learning rate of Adam.
-        max_norm: clip the norm of the gradient to this; None leaves it alone.
+        max_norm: largest norm of the gradient, which is clipped; None does not clip.
         validate_every: steps between validations. A validation costs about as much as ten steps.
-        patience: stop after this many steps without a new least validation loss, rounded up to
-            a whole number of validations; None never stops.
+        patience: steps without a new least validation loss after which training stops, rounded up
+            to a whole number of validations; None never stops.
         alpha_points: training points that alpha is solved on for a validation, at most.
-        select: what the validation loss is: "objective", that of training, or "score matching",
-            exact whatever the objective.
-        initialise: put the inducing points on training points first; False goes on with the model
-            as it is.
+        select: the validation loss: "objective", that of training, or "score matching", the exact
+            loss for any objective.
+        initialise: set the inducing points to training points first.
         checkpoint_every: steps between checkpoints, where there is a folder.
-        capture: as in `TrainConfig`.
+        executor: how steps are run, as in `train`.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -63,7 +62,7 @@ class DeepKernelConfig:
     select: str = "objective"
     initialise: bool = True
     checkpoint_every: int = 100
-    capture: bool | None = None
+    executor: str | Sequence[str] = ("captured", "eager")
 
     def __post_init__(self) -> None:
         """Check the arguments; those of training are checked by its own configuration."""
@@ -71,22 +70,22 @@ class DeepKernelConfig:
             check_count(self.patience, "patience", "it counts steps; None trains to the end")
         check_count(self.batch_size, "batch_size", "200 is a good default")
         check_count(self.alpha_points, "alpha_points", "1000 is a good default")
-        check_flag(self.initialise, "initialise", "True puts inducing points on training points")
+        check_flag(self.initialise, "initialise", "True sets inducing points to data")
         if self.batch_size % 2:
             raise ValueError(
-                f"batch_size must be even, got {self.batch_size}; one half of a batch gives alpha, "
-                "the other the loss"
+                f"batch_size must be even, got {self.batch_size}; alpha is solved on one half of a "
+                "batch, the loss is that of the other"
             )
         if self.select not in SELECTIONS:
             raise ValueError(
                 f'select must be "objective" or "score matching", got {self.select!r}; '
-                '"objective" needs no second derivatives that training does without'
+                '"objective" needs no further derivatives'
             )
         self.training()
 
     @property
     def patience_in_validations(self) -> int | None:
-        """Patience, counted as `TrainConfig` does."""
+        """Patience in validations, as `TrainConfig` counts it."""
         return None if self.patience is None else math.ceil(self.patience / self.validate_every)
 
     def training(self) -> TrainConfig:
@@ -101,16 +100,15 @@ class DeepKernelConfig:
             validate_every=self.validate_every,
             patience=self.patience_in_validations,
             checkpoint_every=self.checkpoint_every,
-            capture=self.capture,
         )
 
 
 @dataclass(frozen=True)
 class DeepKernelFit:
-    """What a fit came to; the weights are in the model.
+    """The result of `fit_dkef`; the weights are in the model.
 
     Attributes:
-        training: losses on the way, steps, time.
+        training: losses during training, steps, time.
         trained_lam: the ridge penalty as training left it.
         lam: the ridge penalty of the final alpha.
         valid_loss: the objective's loss on the validation points with the final alpha.
@@ -139,12 +137,12 @@ def fit_dkef(
     resume: bool = False,
     progress: bool = False,
 ) -> DeepKernelFit:
-    """Train a deep kernel exponential family in place, and say how it went.
+    """Train a deep kernel exponential family in place.
 
-    Every step solves for alpha on one half of a batch and takes the loss of the other half, as a
-    function of everything but alpha. Validations solve for alpha on some training points, the
-    same ones each time and with the same noise. At the end the weights of the best validation
-    are restored, and alpha and its ridge penalty are chosen anew (`choose_ridge`).
+    Every step minimises `DKEF.two_stage_loss`: alpha is solved on one half of a batch, the loss is
+    that of the other half. Validations solve for alpha on some training points, the same ones each
+    time and with the same noise. At the end the parameters of the best validation are restored,
+    and alpha and its ridge penalty are chosen again (`choose_ridge`).
 
     Args:
         model: of the dtype and on the device of the points.
@@ -152,19 +150,19 @@ def fit_dkef(
         x_train: training points ``(N, D)``.
         x_valid: validation points ``(N', D)``.
         config: settings; None is the paper's.
-        generator: source of all randomness; None is torch's default generator.
-        folder: where checkpoints and the log go; None writes nothing.
-        resume: go on from the checkpoint in the folder, if there is one.
+        generator: source of randomness; None is torch's default generator.
+        folder: for checkpoints and the log; None writes nothing.
+        resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
 
     Returns:
-        Course of the training, ridge penalty and validation loss.
+        History of the training, ridge penalty and validation loss.
 
     Raises:
         DivergedError: if a loss is not finite.
         TypeError: if an argument is of the wrong type.
-        ValueError: if arguments do not fit each other, or if alpha has no solution to working
-            precision: single precision is enough in most cases, ``model.double()`` in more.
+        ValueError: if arguments do not match, or if alpha has no solution in the working precision;
+            ``model.double()`` often helps.
 
     Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
 
@@ -182,10 +180,11 @@ def fit_dkef(
         model.initialise(x_train, generator)
     result = train(
         model,
-        _two_stage(objective),
+        two_stage_loss(objective),
         x_train,
         config.training(),
         validation=_validation(objective, x_train, x_valid, config, generator),
+        executor=config.executor,
         generator=generator,
         folder=folder,
         resume=resume,
@@ -203,14 +202,14 @@ def choose_ridge(
     x_valid: Tensor,
     generator: torch.Generator | None = None,
 ) -> tuple[float, float]:
-    """The final alpha: solved on all training points, its ridge penalty chosen on held-out ones.
+    """Solve for alpha on all training points, with the ridge penalty of least validation loss.
 
     Both losses are quadratic in alpha, and ``alpha(lam) = -(G + lam I)^-1 b`` of the training
-    points is cheap for any lam once G is diagonal. So the penalty with the least validation loss
-    is found by looking at all of them, in double precision. Alpha and lam are stored in the model.
+    points is cheap for any lam once G is diagonalised. So the penalty is found by a search over all
+    values, in double precision. Alpha and lam are stored in the model.
 
     Args:
-        model: everything else in it stays as it is.
+        model: only its alpha and lam change.
         objective: any objective that has a closed form for alpha.
         x_train: training points ``(N, D)``.
         x_valid: validation points ``(N', D)``.
@@ -246,10 +245,10 @@ class RidgePath:
 
     Args:
         train: the loss that alpha minimises, with a penalty.
-        valid: the loss that judges alpha, without.
+        valid: the held-out loss, without one.
 
     Example:
-        Where both losses are the same one, no penalty is the best.
+        If both losses are the same, no penalty is best.
 
         >>> form = QuadraticForm(torch.eye(2), torch.ones(2), torch.tensor(0.0), count=1)
         >>> path = RidgePath(form, form)
@@ -265,7 +264,7 @@ class RidgePath:
         self.valid_b = valid.b.double() @ self.basis
         self.constant = valid.constant.double()
         top = max(self.g[-1].item(), torch.finfo(torch.float64).tiny)
-        # Below the rounding of G a penalty says nothing; far above G alpha is zero.
+        # Below the rounding of G a penalty has no effect; far above G alpha is zero.
         self.range = (math.log10(top * torch.finfo(train.G.dtype).eps), math.log10(top) + 3)
 
     def alpha(self, lam: float) -> Tensor:
@@ -277,11 +276,11 @@ class RidgePath:
         return self._losses(torch.tensor([lam], dtype=self.g.dtype, device=self.g.device)).item()
 
     def best(self) -> float:
-        """The penalty of least held-out loss: a scan of log lam, then of where it is least."""
+        """The penalty of least held-out loss: a grid of log lam, refined around its minimum."""
         low, high = self.range
-        for _ in range(_ZOOMS):
-            log_lam = torch.linspace(low, high, _SCAN, dtype=self.g.dtype, device=self.g.device)
-            least, width = int(self._losses(10**log_lam).argmin()), (high - low) / (_SCAN - 1)
+        for _ in range(_REFINEMENTS):
+            log_lam = torch.linspace(low, high, _GRID, dtype=self.g.dtype, device=self.g.device)
+            least, width = int(self._losses(10**log_lam).argmin()), (high - low) / (_GRID - 1)
             centre = log_lam[least].item()
             low, high = max(low, centre - width), min(high, centre + width)
         return float(10**centre)
@@ -292,15 +291,12 @@ class RidgePath:
         return 0.5 * ((a @ self.valid_G) * a).sum(1) + a @ self.valid_b + self.constant
 
 
-def _two_stage(objective: Any) -> Callable[..., Tensor]:
-    """The loss of one half of a batch, with alpha from the other."""
+def two_stage_loss(objective: Any) -> Callable[..., Tensor]:
+    """A loss for `train`: of the second half of a batch, with alpha solved on the first half."""
 
     def loss(model: DKEF, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x_alpha, x_loss = batch.chunk(2)
-        try:
-            return model.two_stage_loss(objective, x_alpha, x_loss, generator)
-        except ValueError as error:
-            return (_nan_if_overflow(error) * model.lam).expand(len(x_loss))
+        return model.two_stage_loss(objective, x_alpha, x_loss, generator)
 
     return loss
 
@@ -312,27 +308,21 @@ def _validation(
     config: DeepKernelConfig,
     generator: torch.Generator | None,
 ) -> Callable[[DKEF], float]:
-    """The validation loss; training puts the generator in the same state every time."""
+    """The validation loss; `train` resets the generator to the same state every time."""
 
+    @torch.no_grad()
     def loss(model: DKEF) -> float:
         order = torch.randperm(len(x_train), generator=generator, device=x_train.device)
-        try:
-            model.fit_alpha(objective, x_train[order[: config.alpha_points]], generator)
-        except ValueError as error:
-            return _nan_if_overflow(error)
+        form = model.alpha_form(objective, x_train[order[: config.alpha_points]], generator)
+        if model.overflows(form):
+            return math.nan  # which `train` reports as divergence
+        model.alpha.copy_(form.solve(model.lam))
         if config.select == "score matching":
             return score_matching_loss(model, x_valid, _CHUNK).mean
         losses = [objective(model, x, generator) for x in x_valid.split(_CHUNK)]
         return torch.cat(losses).double().mean().item()
 
     return loss
-
-
-def _nan_if_overflow(error: ValueError) -> float:
-    """A loss that tells the loop of divergence; any other error is passed on."""
-    if "must be finite" not in str(error):  # said of G, b or lam: the points are finite
-        raise error
-    return math.nan
 
 
 def _check_arguments(

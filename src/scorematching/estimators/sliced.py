@@ -1,4 +1,4 @@
-"""A score network trained by sliced score matching, behind scikit-learn's interface."""
+"""A score network trained by sliced score matching, with scikit-learn's methods."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, is_number
-from scorematching.estimators.base import ScoreEstimator
+from scorematching._checks import check_count
+from scorematching.datasets import Standardise
+from scorematching.estimators.base import ScoreEstimator, check_fraction
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
 from scorematching.objectives import Objective, ScoreMatching, SlicedScoreMatchingVR
 from scorematching.training import TrainConfig, train
 
-_EXACT = 64
-"""Dimension up to which validation takes the exact loss; above, the sliced one."""
+_MAX_EXACT_DIM = 64
+"""Dimension up to which validation uses the exact loss; above, the sliced one."""
 
 _LEFT_OUT = 3
-"""Held-out points without which an improvement must still be one."""
+"""Points left out of the check of an improvement: those whose losses fell most."""
 
 
 class SlicedScoreEstimator(ScoreEstimator):
     """A network for the score, trained by sliced score matching with variance reduction.
 
-    The network h sees standardised points; by the chain rule ``score(x) = h(z) / scale`` with
-    ``z = (x - mean) / scale``, coordinate by coordinate. A part of the points is held out, and the
-    weights are kept that did best there, where better means better even without the three points
-    that gain most: one point on a spike of the estimated density has a loss of minus a hundred,
-    and in a small sample would lead training astray. Cost: that of training; a pass of the network
-    per point afterwards, however many it was fitted to. With a few hundred points or less, the
-    kernel estimators are the safer choice.
+    The input of the network h is standardised; by the chain rule ``score(x) = h(z) / scale`` with
+    ``z = (x - mean) / scale``, coordinate by coordinate. Some points are held out, and the weights
+    with the least loss there are kept. An improvement counts only if it remains without the three
+    points whose losses fell most, because a single point on a spike of the estimated density can
+    have a loss of minus a hundred. Cost: that of training, and one pass of the network per point
+    afterwards. With a few hundred points or less, the kernel estimators are the safer choice.
 
     Args:
         hidden: widths of the hidden layers.
         num_projections: directions per point.
-        max_steps: training steps at the most.
-        batch_size: points per step; all of them where there are fewer.
+        max_steps: training steps, at most.
+        batch_size: points per step, at most all.
         lr: learning rate of Adam.
         validation_fraction: share of the points to hold out.
-        patience: stop after so many validations without a new least loss; None never stops.
+        patience: validations without a new least loss after which training stops; None never
+            stops.
         validate_every: steps between validations.
-        ema_decay: decay of a running average of the weights, which is then what is validated and
-            kept; None keeps no average.
-        random_state: of the initial weights, the split and the training.
+        ema_decay: decay of a running average of the weights, which is then validated and kept;
+            None keeps no average.
+        random_state: seed or `numpy.random.RandomState`, for `fit`.
         device: where to compute; None for the CPU.
         verbose: show the progress of training.
 
@@ -52,7 +53,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         network_: the trained `ScoreNetwork`, on standardised points.
         mean_: of the points, ``(D,)``.
         scale_: their standard deviations, ``(D,)``.
-        result_: what `train` says about the run.
+        result_: the `TrainResult` of the run.
         n_features_in_: D.
 
     Raises:
@@ -86,7 +87,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         device: str | None = None,
         verbose: bool = False,
     ) -> None:
-        """Keep the arguments."""
+        """Store the arguments."""
         self.hidden = hidden
         self.num_projections = num_projections
         self.max_steps = max_steps
@@ -102,10 +103,12 @@ class SlicedScoreEstimator(ScoreEstimator):
 
     def _fit(self, x: Tensor) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
-        self.mean_, self.scale_ = _location_and_scale(x)
-        generator = self._generator()
-        z = (x - self.mean_) / self.scale_
-        held_out = _number_held_out(len(z), self.validation_fraction)
+        standardise = Standardise.fit(x)
+        self.mean_, self.scale_ = standardise.mean, standardise.std
+        generator = self._generator(self.random_state)
+        z = standardise(x)
+        check_fraction(self.validation_fraction, "validation_fraction")
+        held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
         order = torch.randperm(len(z), generator=generator, device=z.device)
         held, rest = z[order[:held_out]], z[order[held_out:]]
         with torch.device(z.device):
@@ -117,6 +120,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             rest,
             self._config(len(rest)),
             validation=HeldOut(held, self._validation_objective(), generator),
+            executor=("captured", "eager"),
             generator=generator,
             progress=self.verbose,
         )
@@ -136,17 +140,17 @@ class SlicedScoreEstimator(ScoreEstimator):
         )
 
     def _validation_objective(self) -> Objective:
-        if self.n_features_in_ <= _EXACT:
+        if self.n_features_in_ <= _MAX_EXACT_DIM:
             return ScoreMatching()
         return SlicedScoreMatchingVR(num_projections=self.num_projections)
 
 
 class HeldOut:
-    """The loss on held-out points, which goes down only where that does not hang on a few of them.
+    """The least loss on held-out points so far, where no improvement depends on a few points.
 
     Args:
         x: held-out points ``(N, D)``.
-        objective: whose loss it is, always with the same noise.
+        objective: the loss, always with the same noise.
         generator: source of that noise.
 
     Example:
@@ -165,7 +169,7 @@ class HeldOut:
         self.best: Tensor | None = None
 
     def __call__(self, field: VectorField) -> float:
-        """The mean loss of a field, or that of the best before it if that is about as good."""
+        """The mean loss of a field if it improves on the best so far, or else that of the best."""
         losses = self.objective.loss(field, self.x, self.noise).double()
         if self.best is None or _improves(losses, self.best):
             self.best = losses
@@ -173,28 +177,6 @@ class HeldOut:
 
 
 def _improves(losses: Tensor, best: Tensor) -> bool:
-    """Whether losses are lower on the whole, the points that gain most left out."""
+    """Whether the total loss is lower without the points whose losses fell most."""
     change = (losses - best).sort().values
     return bool(change[min(_LEFT_OUT, len(change) - 1) :].sum() < 0)
-
-
-def _location_and_scale(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every coordinate."""
-    # In double precision: of large numbers that vary little, float32 sees no variation.
-    mean, scale = x.double().mean(0), x.double().std(0)
-    still = (x == x[:1]).all(0).nonzero().flatten().tolist()
-    if still:
-        raise ValueError(
-            f"X must vary in every coordinate, got the same value everywhere in column {still[0]}; "
-            "drop that column"
-        )
-    return mean.to(x), scale.to(x)
-
-
-def _number_held_out(num: int, fraction: Any) -> int:
-    """How many points to hold out, at least one and not all."""
-    if not is_number(fraction) or not 0 < fraction < 1:
-        raise ValueError(
-            f"validation_fraction must lie between 0 and 1, got {fraction!r}; 0.1 suits most data"
-        )
-    return min(max(1, round(fraction * num)), num - 1)

@@ -1,34 +1,28 @@
-"""Evaluation: numbers about a fitted model, each with its standard error."""
+"""Evaluation of fitted models, with standard errors."""
 
 from scorematching.distributions.observations import BernoulliPixels, NormalPixels
-from scorematching.evaluation.ais import Annealing, Bracket, ais, bidirectional
-from scorematching.evaluation.decoders import (
-    DecoderLikelihood,
-    decoder_bracket,
-    decoder_log_likelihood,
-)
-from scorematching.evaluation.fid import (
+from scorematching.evaluation.estimate import Estimate, compare
+from scorematching.evaluation.fid.distances import (
     FeatureMoments,
     feature_moments,
     frechet_distance,
     kernel_distance,
 )
-from scorematching.evaluation.inception import inception
+from scorematching.evaluation.fid.inception import inception
+from scorematching.evaluation.log_z.ais import Annealing, Bracket, ais, bidirectional
+from scorematching.evaluation.log_z.annealed import AnnealedLogZ, ais_log_z
+from scorematching.evaluation.log_z.decoders import (
+    DecoderLikelihood,
+    decoder_bracket,
+    decoder_log_likelihood,
+)
+from scorematching.evaluation.log_z.importance import LogZEstimate, importance_log_z
+from scorematching.evaluation.log_z.likelihood import LogLikelihood, log_likelihood
 from scorematching.evaluation.losses import (
-    Estimate,
-    compare,
     fisher_divergence,
     score_matching_loss,
     score_matching_losses,
     sliced_fisher_divergence,
-)
-from scorematching.evaluation.normaliser import (
-    AnnealedLogZ,
-    LogLikelihood,
-    LogZEstimate,
-    ais_log_z,
-    importance_log_z,
-    log_likelihood,
 )
 
 __all__ = [

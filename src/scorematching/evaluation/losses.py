@@ -1,22 +1,20 @@
-"""Held-out losses: exact score matching, and divergences from a score that is known.
+"""Held-out losses: exact score matching, and divergences from a known score.
 
 ==============================  ==========================================  ==================
-number                          one point's share                           needs
+mean of                         at one point                                needs
 ==============================  ==========================================  ==================
 `score_matching_loss`           ``tr grad s + 0.5 |s|^2``                   data
 `fisher_divergence`             ``0.5 |s - s_d|^2``                         data, its score s_d
 `sliced_fisher_divergence`      ``mean_j 0.5 (v_j.(s - s_d))^2``            data, its score s_d
 ==============================  ==========================================  ==================
 
-In expectation over the data the first is the second less the constant ``0.5 E|s_d|^2``, and the
-third equals the second. Points are taken ``batch_size`` at a time, which changes memory only.
+In expectation over the data the first is the second minus the constant ``0.5 E|s_d|^2``, and the
+third equals the second. ``batch_size`` limits memory and does not change the result.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,52 +22,13 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching._shapes import event_axes, flatten_event
+from scorematching.evaluation.estimate import Estimate
 from scorematching.fields import Field, as_field, project
 from scorematching.objectives import ScoreMatching
 from scorematching.projections import Projection, Rademacher
 from scorematching.types import Vector
 
 _BATCH_SIZE = 1024
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over independent points, with its standard error.
-
-    Attributes:
-        mean: the average.
-        standard_error: the standard deviation of one point over sqrt(N); NaN for one point.
-        count: N, the number of points.
-
-    Example:
-        >>> print(Estimate(mean=-3.2142, standard_error=0.0419, count=159))
-        -3.21 +- 0.04 (n=159)
-        >>> Estimate.of(torch.tensor([1.0, 3.0]))
-        Estimate(mean=2.0, standard_error=1.0, count=2)
-    """
-
-    mean: float
-    standard_error: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Tensor) -> Estimate:
-        """The mean of independent values ``(N,)``.
-
-        Raises:
-            TypeError: values is not a tensor.
-            ValueError: values has another shape, or is empty.
-        """
-        _check_values(values, "values")
-        # In double precision whatever arrives: N float32 losses lose digits when they are summed.
-        values = values.detach().double()
-        deviation = values.std().item() if len(values) > 1 else math.nan
-        return cls(values.mean().item(), deviation / len(values) ** 0.5, len(values))
-
-    def __str__(self) -> str:
-        """Mean and standard error, to the digits that the standard error supports."""
-        places = _decimals(self.standard_error)
-        return f"{self.mean:.{places}f} +- {self.standard_error:.{places}f} (n={self.count})"
 
 
 def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Tensor:
@@ -80,7 +39,7 @@ def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) 
     Args:
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
         x: points ``(N, *event)``.
-        batch_size: points taken at a time.
+        batch_size: points evaluated at a time.
 
     Returns:
         Losses ``(N,)``.
@@ -99,13 +58,13 @@ def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) 
 def score_matching_loss(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Estimate:
     """Exact score-matching loss on held-out points: the mean of `score_matching_losses`.
 
-    Smaller is better. Losses of two models can be compared, at the same points (see `compare`);
-    one loss by itself says little, since its least possible value ``-0.5 E|s_d|^2`` is unknown.
+    Smaller is better. Compare losses of two models at the same points (see `compare`): the least
+    possible value ``-0.5 E|s_d|^2`` is unknown, so that one loss alone says little.
 
     Args:
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
         x: points ``(N, *event)`` that the model was not fitted to.
-        batch_size: points taken at a time.
+        batch_size: points evaluated at a time.
 
     Returns:
         Mean and standard error over the points.
@@ -127,7 +86,7 @@ def fisher_divergence(
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`, with score s.
         score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
         x: points ``(N, *event)`` from the data.
-        batch_size: points taken at a time.
+        batch_size: points evaluated at a time.
 
     Returns:
         Mean and standard error over the points.
@@ -164,12 +123,11 @@ def sliced_fisher_divergence(
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`, with score s.
         score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
         x: points ``(N, *event)`` from the data.
-        projection: law of the directions; None is Rademacher, independent from point to point.
-            With a balanced law the mean is as exact, but the standard error, which takes points
-            to be independent, is only approximate.
+        projection: distribution of the directions; None is Rademacher, independent between points.
+            With balanced directions the standard error, which assumes independence, is approximate.
         num_projections: M, directions per point.
         generator: source of randomness; None is torch's default generator.
-        batch_size: points taken at a time.
+        batch_size: points evaluated at a time.
 
     Returns:
         Mean and standard error over points and directions together.
@@ -180,7 +138,7 @@ def sliced_fisher_divergence(
     Reference: Song et al. (2019), Eq. (3).
 
     Example:
-        In one dimension a sign has nothing to choose.
+        In one dimension the sign of v has no effect.
 
         >>> narrow = lambda x: -x.square().sum(-1)
         >>> sliced_fisher_divergence(narrow, lambda x: -x, torch.ones(3, 1)).mean
@@ -188,8 +146,8 @@ def sliced_fisher_divergence(
     """
     check_points(x)
     check_generator(generator, x)
-    law = Rademacher(balanced=False) if projection is None else projection
-    v = law.sample(x, num_projections, generator).transpose(0, 1)
+    directions = Rademacher(balanced=False) if projection is None else projection
+    v = directions.sample(x, num_projections, generator).transpose(0, 1)
 
     def half_square(field: Field, x: Tensor, v: Tensor) -> Tensor:
         error = _score_error(field, score, x)
@@ -198,43 +156,13 @@ def sliced_fisher_divergence(
     return Estimate.of(_in_batches(half_square, model, batch_size, x, v))
 
 
-def compare(a_losses: Tensor, b_losses: Tensor) -> Estimate:
-    """Mean of ``a - b`` over the same points: negative where model a is better.
-
-    Pairing takes out what the points have in common, so this standard error is usually far
-    smaller than those of the two means.
-
-    Args:
-        a_losses: losses of model a, ``(N,)``.
-        b_losses: losses of model b at the same points, ``(N,)``.
-
-    Returns:
-        Mean and standard error of the difference.
-
-    Raises:
-        ValueError: the two have different lengths.
-
-    Example:
-        >>> print(compare(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([2.0, 7.0, 12.0])))
-        -2.0 +- 0.6 (n=3)
-    """
-    _check_values(a_losses, "a_losses")
-    _check_values(b_losses, "b_losses")
-    if len(a_losses) != len(b_losses):
-        raise ValueError(
-            f"b_losses must belong to the same points as a_losses ({len(a_losses)} of them), got "
-            f"{len(b_losses)}; evaluate both models on the same held-out points"
-        )
-    return Estimate.of(a_losses.detach().double() - b_losses.detach().double())
-
-
 def _in_batches(
     per_point: Callable[..., Tensor], model: Any, batch_size: int, *rows: Tensor
 ) -> Tensor:
     """Values at every point, ``(N,)``, ``batch_size`` rows at a time and without gradients."""
     field = as_field(model)
     check_points(rows[0])
-    check_count(batch_size, "batch_size", "it limits memory; 1024 points suit most models")
+    check_count(batch_size, "batch_size", "it limits memory; 1024 suits most models")
     batches = zip(*(row.split(batch_size) for row in rows), strict=True)
     with torch.no_grad():
         return torch.cat([per_point(field, *batch) for batch in batches])
@@ -250,27 +178,3 @@ def _score_error(field: Field, score: Vector, x: Tensor) -> Tensor:
             f"got {shape}; it is grad log p of the data, not log p"
         )
     return flatten_event(got - wanted, event_axes(x))
-
-
-def _decimals(standard_error: float) -> int:
-    """Decimals of a number with this error: one digit of the error, two where it begins with 1-3.
-
-    One digit of 0.012 would round it by a sixth; two of 0.087 would promise too much.
-    """
-    if not (math.isfinite(standard_error) and standard_error > 0):
-        return 4
-    exponent = math.floor(math.log10(standard_error))
-    return max(0, -exponent + (standard_error / 10**exponent < 3.5))
-
-
-def _check_values(values: Any, name: str) -> None:
-    if not isinstance(values, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor of shape (N,), got {type(values).__name__}; "
-            "convert it with torch.as_tensor"
-        )
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(
-            f"{name} must have shape (N,) with N >= 1, got {tuple(values.shape)}; "
-            "pass one number per point"
-        )

@@ -10,42 +10,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching._checks import check_count, check_flag, check_points, check_positive
-from scorematching.closed_form import (
-    QuadraticForm,
-    SelectableFeatures,
-    quadratic_form,
-    solve_linear,
+from scorematching._checks import (
+    can_read_values,
+    check_count,
+    check_flag,
+    check_generator,
+    check_points,
+    check_positive,
 )
+from scorematching.closed_form import QuadraticForm, SelectableFeatures, quadratic_form
 from scorematching.distributions.bases import GaussianBase
 
 
 class DKEF(nn.Module):
-    """A kernel exponential family with a kernel that is learned.
+    """A kernel exponential family with a learned kernel.
 
     ``log p~(x) = log q0(x) + sum_l alpha_l k(x, z_l)`` with L inducing points z and the kernel
     ``k(x, z) = sum_r rho_r exp(-|phi_r(x) - phi_r(z)|^2 / (2 sigma_r^2))``. Each phi_r is a
     network of three layers with softplus between them and a linear path from input to output.
 
-    The loss is quadratic in alpha, which is therefore solved for (`fit_alpha`), not trained; the
-    networks, inducing points, bandwidths sigma, mixture rho and ridge penalty lam are trained
-    through that solution (`two_stage_loss`). Cost: the networks see N + L points, whatever the
-    objective, and the kernel takes N L R exponentials.
+    The loss is quadratic in alpha, which is therefore solved for (`fit_alpha`). Everything else,
+    the networks, inducing points, bandwidths sigma, mixture rho and ridge penalty lam, is trained
+    through that solution (`two_stage_loss`). Cost: the networks are evaluated at N + L points, and
+    the kernel takes N L R exponentials.
 
     Args:
         dim: D, number of coordinates.
         num_inducing: L.
         num_kernels: R.
         width: units of every layer of the networks.
-        bandwidths: initial sigma, R numbers; None spreads them from 1 to 10, and is 1, 3.3 and 10
-            for R = 3.
+        bandwidths: initial sigma, R numbers; None spreads them from 1 to 10 (1, 3.3 and 10 for
+            R = 3).
         base: log q0, ``(N, D) -> (N,)``, trained with the rest if it has parameters; None is the
             normal of standard deviation 2, up to its constant. See `GeneralisedGaussian`.
         lam: initial ridge penalty of alpha.
-        distances: how ``|phi(x) - phi(z)|^2`` is written: "products" takes a matrix product;
-            "differences" subtracts, N L R width numbers. Both are the same function, but
-            approximate backpropagation depends on how a function is written, and the textbook
-            version of it is that of differences.
+        distances: how ``|phi(x) - phi(z)|^2`` is computed: "products" by a matrix product,
+            "differences" by N L R width subtractions. The function is the same, but approximate
+            backpropagation depends on how it is computed, and is usually stated for differences.
         as_released: divide by ``2 sigma_r`` in place of ``2 sigma_r^2``, as the authors' programs
             do.
         generator: source of the initial weights; None is torch's default generator.
@@ -78,7 +79,7 @@ class DKEF(nn.Module):
         as_released: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Build the networks; `initialise` puts the inducing points on data."""
+        """Build the networks; `initialise` moves the inducing points to data."""
         super().__init__()
         _check_arguments(dim, num_inducing, num_kernels, width, lam, distances, as_released)
         self.dim, self.num_inducing = dim, num_inducing
@@ -100,7 +101,7 @@ class DKEF(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x_train: Tensor, generator: torch.Generator | None = None) -> None:
-        """Put the inducing points on distinct random training points.
+        """Set the inducing points to distinct random training points.
 
         Args:
             x_train: points ``(N, D)`` with ``N >= L``.
@@ -142,8 +143,8 @@ class DKEF(nn.Module):
     def solve_alpha(
         self, objective: Any, x: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The best alpha at points ``x: (N, D)``, ``(L,)``, with its graph."""
-        return solve_linear(self._selectable, self.base, x, objective, self.lam, generator)
+        """The alpha of least loss at points ``x: (N, D)``, ``(L,)``, differentiable."""
+        return self._batch_form(objective, x, generator).solve(self.lam)
 
     def fit_alpha(
         self,
@@ -152,17 +153,16 @@ class DKEF(nn.Module):
         generator: torch.Generator | None = None,
         chunk_size: int = 100,
     ) -> QuadraticForm:
-        """Store the best alpha at points, everything else held fixed.
+        """Store the alpha of least loss at points.
 
         Args:
             objective: any objective with `terms`.
-            x: points ``(N, D)``, taken a chunk at a time.
+            x: points ``(N, D)``.
             generator: source of randomness; None is torch's default generator.
-            chunk_size: points per chunk.
+            chunk_size: points evaluated at a time.
 
         Returns:
-            The mean loss as a function of alpha; with that of held-out points it is enough to
-            choose lam.
+            The mean loss as a function of alpha.
         """
         form = self.alpha_form(objective, x, generator, chunk_size)
         with torch.no_grad():
@@ -194,19 +194,39 @@ class DKEF(nn.Module):
         x_loss: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss of some points with alpha solved on others, ``(N,)``, to train on.
+        """The training loss: that of some points, with alpha solved on others, ``(N,)``.
 
-        Its gradient goes through the solution, to lam too. The noise of the two halves is
-        independent; the stored alpha is left alone.
+        Its gradient goes through the solution, also to lam. The noise of the two halves is
+        independent; the stored alpha does not change. Losses are NaN where the parameters have
+        overflowed, so that a training loop can report the divergence.
 
         Args:
             objective: any objective with `terms`.
             x_alpha: points to solve alpha on, ``(N', D)``.
             x_loss: points to take the loss of, ``(N, D)``.
             generator: source of randomness; None is torch's default generator.
+
+        Raises:
+            ValueError: if alpha has no solution in the working precision.
         """
-        alpha = self.solve_alpha(objective, x_alpha, generator)
-        return objective(self.log_density_with(alpha), x_loss, generator)
+        form = self._batch_form(objective, x_alpha, generator)
+        if self.overflows(form):
+            return self.lam * x_loss.new_full((len(x_loss),), math.nan)
+        return objective(self.log_density_with(form.solve(self.lam)), x_loss, generator)
+
+    def overflows(self, form: QuadraticForm) -> bool:
+        """Whether a form or lam is not finite; False where values cannot be read (CUDA graphs)."""
+        values = torch.cat([form.G.flatten(), form.b, self.lam[None]]).detach()
+        return can_read_values(values) and not bool(values.isfinite().all())
+
+    def _batch_form(
+        self, objective: Any, x: Tensor, generator: torch.Generator | None
+    ) -> QuadraticForm:
+        """The mean loss of points as a function of alpha, differentiable in all parameters."""
+        check_points(x)
+        check_generator(generator, x)
+        noise = objective.draw(x, generator)
+        return quadratic_form(self._selectable, self.base, x, objective, noise)
 
     @property
     def _selectable(self) -> SelectableFeatures:
@@ -223,7 +243,7 @@ class DKEF(nn.Module):
         if self.distances == "differences":
             squares = (a[:, :, None] - b[:, None]).square().sum(-1)
             return torch.exp(self._log_mixture - 0.5 * squares)
-        # a.b - |a|^2 / 2 in one matrix product; what depends on z alone comes in by addition.
+        # a.b - |a|^2 / 2 by one matrix product; terms that depend on z alone are added.
         a = torch.cat([a, -0.5 * a.square().sum(-1, keepdim=True)], dim=-1)
         of_z = self._log_mixture - 0.5 * b.square().sum(-1)[:, None]
         b = torch.cat([b, torch.ones_like(b[..., :1])], dim=-1)
@@ -236,9 +256,9 @@ class DKEF(nn.Module):
 
 
 class FeatureNetworks(nn.Module):
-    """R networks of one shape side by side, ``(N, D) -> (R, N, width)``.
+    """R networks of one shape, ``(N, D) -> (R, N, width)``.
 
-    ``W_3 softplus(W_2 softplus(W_1 x + c_1) + c_2) + c_3 + W_0 x``, all numbers drawn from
+    ``W_3 softplus(W_2 softplus(W_1 x + c_1) + c_2) + c_3 + W_0 x``, all parameters drawn from
     ``N(0, 1 / width)``.
 
     Args:
@@ -302,8 +322,8 @@ def _check_arguments(
     check_count(num_inducing, "num_inducing", "200 is a good default")
     check_count(num_kernels, "num_kernels", "3 is a good default")
     check_count(width, "width", "30 is a good default")
-    check_positive(lam, "lam", "0.01 is a good start, and it is trained")
-    check_flag(as_released, "as_released", "False is the mathematics of the paper")
+    check_positive(lam, "lam", "0.01 is a good start; it is trained")
+    check_flag(as_released, "as_released", "False is the formula of the paper")
     if distances not in ("products", "differences"):
         raise ValueError(
             f'distances must be "products" or "differences", got {distances!r}; '

@@ -1,4 +1,4 @@
-"""Small networks to start with."""
+"""Small networks for log-densities and scores."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scorematching._checks import check_count
 
 
 class MLPDensity(nn.Module):
-    """An unnormalised log-density: a network on top of a Gaussian.
+    """An unnormalised log-density: a network plus a Gaussian.
 
-    ``log p~(x) = net(x) - 0.5 |(x - location) * exp(log_precision / 2)|^2``. The Gaussian, whose
-    location and diagonal precision are learned too, keeps the density integrable: a network of
+    ``log p~(x) = net(x) - 0.5 |(x - location) * exp(log_precision / 2)|^2``. The Gaussian, with
+    trainable location and diagonal precision, makes the density integrable, since a network of
     softplus units grows only linearly.
 
     Args:
         dim: D, number of coordinates.
         hidden: widths of the hidden layers.
         activation: called once per hidden layer; must be twice continuously differentiable
-            (softplus, SiLU, GELU, tanh), or the loss has no right gradient.
+            (softplus, SiLU, GELU, tanh), or the gradient of the loss is wrong.
         generator: source of the initial weights; None is torch's default generator.
 
     Example:
@@ -56,7 +56,7 @@ class MLPDensity(nn.Module):
 
 
 class ScoreNetwork(nn.Module):
-    """A network for a score, ``x: (N, D) -> (N, D)``, conditional on a context if it has one.
+    """A network for a score, ``x: (N, D) -> (N, D)``, optionally conditional on a context.
 
     Args:
         dim: D, number of coordinates.
@@ -178,7 +178,7 @@ def mlp(
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
-    """A linear layer with torch's usual initial weights, drawn from ``generator``."""
+    """A linear layer with torch's default initial weights, drawn from ``generator``."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
     bound = inputs**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)

@@ -1,4 +1,4 @@
-"""NICE: a flow of additive couplings, whose density is exact."""
+"""NICE: a flow of additive couplings with an exact density."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scorematching.models.networks import mlp
 
 
 class Prior(NamedTuple):
-    """A law of independent coordinates.
+    """A distribution of independent coordinates.
 
     Attributes:
         log_density: ``(N, K) -> (N,)``, for any number K of coordinates.
@@ -37,7 +37,7 @@ def _sample_logistic(
     like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
     u = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
-    # torch's uniform numbers may be 0, whose logit is infinite; half a unit in the last place not.
+    # A uniform number may be 0, whose logit is infinite.
     return torch.logit(u, eps=torch.finfo(like.dtype).eps / 2)
 
 
@@ -49,27 +49,27 @@ PRIORS = {
     "normal": Prior(standard_normal_log_density, _sample_normal),
     "logistic": Prior(_logistic, _sample_logistic),
 }
-"""Laws of the latents by name; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""
+"""Distributions of the latents; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""
 
 
 class NICE(nn.Module):
-    """A normalised density: additive couplings, a scale, and a law of independent latents.
+    """A normalised density: additive couplings, a scale, and independent latents.
 
-    The coordinates of x are dealt into two halves, a (0, 2, 4, ...) and b (1, 3, 5, ...). Each
-    coupling adds a network of one half to the other, in turns::
+    The coordinates of x are split into two halves, a (0, 2, 4, ...) and b (1, 3, 5, ...). Couplings
+    alternately add a network of one half to the other::
 
         b <- b + shift_0(a),    a <- a + shift_1(b),    b <- b + shift_2(a),    ...
         z = (a, b) * exp(log_scale)
         log p(x) = sum_i log prior(z_i) + sum_i log_scale_i
 
-    A coupling preserves volume, so the scale alone has a log-determinant. Networks have softplus
-    units and torch's usual initial weights.
+    Couplings preserve volume, so the log-determinant is that of the scale. Networks have softplus
+    units and torch's default initial weights.
 
     Args:
         dim: D, number of coordinates, at least 2; may be odd.
         hidden: widths of the hidden layers of every coupling's network.
         num_couplings: number of couplings.
-        prior: law of the latents, "normal" or "logistic".
+        prior: distribution of the latents, "normal" or "logistic".
         generator: source of the initial weights; None is torch's default generator.
 
     Raises:
@@ -110,15 +110,7 @@ class NICE(nn.Module):
 
     @classmethod
     def as_released(cls, dim: int, generator: torch.Generator | None = None) -> NICE:
-        """The network of the paper's released code, with four hidden layers instead of five.
-
-        Args:
-            dim: D, number of coordinates.
-            generator: source of the initial weights; None is torch's default generator.
-
-        Returns:
-            A flow of four couplings, each with four hidden layers of 1000 units.
-        """
+        """The network of the paper's released code: four hidden layers per coupling, not five."""
         return cls(dim, hidden=(1000,) * 4, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,49 +118,18 @@ class NICE(nn.Module):
         return self.log_prob(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Normalised log-density, ``x: (N, D) -> (N,)``.
-
-        Args:
-            x: points ``(N, D)``.
-
-        Returns:
-            ``log p(x)``, shape ``(N,)``.
-
-        Raises:
-            ValueError: if x has another shape.
-        """
+        """Normalised log-density, ``(N, D) -> (N,)``."""
         log_density = PRIORS[self.prior].log_density
         a, b = self._latents(x)
         return log_density(a) + log_density(b) + self.log_scale.sum()
 
     def transform(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents of points, and the log-determinant of the Jacobian.
-
-        Args:
-            x: points ``(N, D)``.
-
-        Returns:
-            z ``(N, D)``, each latent in the place of the coordinate it was shifted from, and
-            ``log |det dz/dx|``, ``(N,)``.
-
-        Raises:
-            ValueError: if x has another shape.
-        """
+        """Latents ``(N, D)`` of points ``(N, D)``, and ``log |det dz/dx|``, ``(N,)``."""
         a, b = self._latents(x)
         return _interleave(a, b), self.log_scale.sum().expand(x.shape[0])
 
     def inverse(self, z: Tensor) -> Tensor:
-        """Points of latents, the inverse of `transform`: ``z: (N, D) -> (N, D)``.
-
-        Args:
-            z: latents ``(N, D)``.
-
-        Returns:
-            Points ``(N, D)``.
-
-        Raises:
-            ValueError: if z has another shape.
-        """
+        """Points of latents, the inverse of `transform`: ``(N, D) -> (N, D)``."""
         self._check_points(z, "z")
         x = z * torch.exp(-self.log_scale)
         a, b = x[:, 0::2], x[:, 1::2]
@@ -178,16 +139,8 @@ class NICE(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n independent points, without gradients.
-
-        Args:
-            n: number of points.
-            generator: source of randomness; None is torch's default generator.
-
-        Returns:
-            Points ``(n, D)``.
-        """
-        check_count(n, "n", "ask for one point or more")
+        """Draw n independent points, ``(n, D)``, without gradients."""
+        check_count(n, "n", "draw one point or more")
         check_generator(generator, self.log_scale)
         z = PRIORS[self.prior].sample(self.log_scale, (n, self.dim), generator)
         return self.inverse(z)
@@ -197,7 +150,7 @@ class NICE(nn.Module):
         return f"dim={self.dim}, prior={self.prior!r}"
 
     def _latents(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The two halves of z, kept apart: a density needs them in no order."""
+        """The two halves of z, ``(N, ceil(D / 2))`` and ``(N, floor(D / 2))``."""
         self._check_points(x, "x")
         a, b = x[:, 0::2], x[:, 1::2]
         for i, shift in enumerate(self.shifts):
@@ -214,7 +167,7 @@ class NICE(nn.Module):
 
 
 def _interleave(a: Tensor, b: Tensor) -> Tensor:
-    """Halves dealt back, a to places 0, 2, 4, ... and b to 1, 3, 5, ...: ``(N, D)``."""
+    """Join two halves: a to columns 0, 2, 4, ..., b to columns 1, 3, 5, ...: ``(N, D)``."""
     half = a.shape[1]
     places = torch.arange(half + b.shape[1], device=a.device)
     return torch.cat([a, b], -1)[:, places // 2 + half * (places % 2)]

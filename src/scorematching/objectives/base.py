@@ -55,11 +55,11 @@ class Objective:
         return loss
 
     def draw(self, x: Tensor, generator: torch.Generator | None = None) -> Any:
-        """The noise one evaluation needs, the only random part; None where there is none."""
+        """The noise of one evaluation, the only random part; None if there is none."""
         return None
 
     def terms(self, field: Field, x: Tensor, noise: Any) -> Terms:
-        """What is squared and what is not, both linear in the field.
+        """The two terms of the law, both linear in the field.
 
         Raises:
             TypeError: if the objective is not of this form.
@@ -81,7 +81,7 @@ def law(terms: Terms) -> Tensor:
 
 
 def require_log_density(field: Field, objective: Objective) -> LogDensityField:
-    """The field as a log-density, for objectives that compare densities."""
+    """The field as a log-density, for objectives that need one."""
     if not isinstance(field, LogDensityField):
         raise TypeError(
             f"{type(objective).__name__} needs a log-density, got {field}; a score network has "

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation against the data, shifted."""
+"""Noise-contrastive estimation with shifted data as noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scorematching.objectives.sliced import Sliced
 
 @dataclass(frozen=True)
 class NoiseContrastive(Sliced):
-    """Noise-contrastive estimation whose noise is the data moved by a small step u = h v.
+    """Noise-contrastive estimation whose noise is the data shifted by a small step u = h v.
 
     ``J = -log sigmoid(f(x) - f(x - u)) - log sigmoid(f(x) - f(x + u))``, averaged over M
     directions, with ``h = eps / sqrt(D)``. As eps shrinks it tends to

@@ -19,11 +19,11 @@ from scorematching.types import Terms
 
 @dataclass(frozen=True)
 class DenoisingScoreMatching(Objective):
-    """Score matching to the data blurred by Gaussian noise (DSM): no second derivative.
+    """Score matching to data with Gaussian noise added (DSM): no second derivative.
 
     ``J = 0.5 |s(y)|^2 + eps.s(y) / sigma`` at ``y = x + sigma eps``, which is the textbook
     ``0.5 |s(y) + eps / sigma|^2`` less a term free of parameters. It learns the score of the
-    blurred data, not of the data. Cost: one score.
+    noisy data, not of the data. Cost: one score.
 
     The variance of ``eps.s(y) / sigma`` grows without bound as sigma shrinks. Since
     ``E[eps.s(x)] = 0``, ``control_variate=True`` subtracts it: the second term becomes
@@ -31,7 +31,7 @@ class DenoisingScoreMatching(Objective):
 
     Args:
         sigma: standard deviation of the noise, in the units of x.
-        control_variate: subtract the part of the noise with known mean.
+        control_variate: subtract the part of the second term whose mean is zero.
 
     Reference: Vincent (2011); Song et al. (2019), Section 5.1.
 
@@ -131,8 +131,8 @@ def _maximise(
 ) -> float:
     """The maximum of a function of one variable on an interval.
 
-    A scan finds the bracket, so that a second, lower hump is not mistaken for the maximum; golden
-    section then shrinks it to the tolerance.
+    A scan over the interval finds a bracket of the global maximum; golden section then shrinks it
+    to the tolerance.
     """
     width = (high - low) / (scan - 1)
     best = max((low + i * width for i in range(scan)), key=f)

@@ -176,7 +176,9 @@ def propagated_curvature(field: LogDensityField, x: Tensor, signs: Signs) -> tup
     """
     check_points(x)
     training = torch.is_grad_enabled()
-    return double_backward.ask(lambda x: routes.propagated_curvature(field.model, x, signs, training), x)
+    return double_backward.ask(
+        lambda x: routes.propagated_curvature(field.model, x, signs, training), x
+    )
 
 
 def propagated_curvatures(field: LogDensityField, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Maximum likelihood, for models that know their normalising constant."""
+"""Maximum likelihood, for normalised models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scorematching.objectives.base import Objective, require_log_density
 class MaximumLikelihood(Objective):
     """Minus the log-likelihood of a normalised model: the baseline for flows.
 
-    ``J = -log p(x)``. A model that says it is not normalised (an attribute ``normalised`` that is
-    False) is refused, since its likelihood could be raised for ever.
+    ``J = -log p(x)``. A model with an attribute ``normalised`` that is False is refused, since its
+    likelihood has no maximum.
 
     Reference: Song et al. (2019), Section 6.1.
 
@@ -33,7 +33,7 @@ class MaximumLikelihood(Objective):
         density = require_log_density(field, self)
         if not density.normalised:
             raise ValueError(
-                f"MaximumLikelihood needs a normalised model, got {density}, which says it is "
-                "not; train it with SlicedScoreMatchingVR"
+                f"MaximumLikelihood needs a normalised model, got {density} with "
+                "normalised = False; train it with SlicedScoreMatchingVR"
             )
         return -density.log_density(x)

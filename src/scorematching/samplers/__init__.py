@@ -1,8 +1,7 @@
-"""Samplers: Markov chains as pure functions, state in and state out.
+"""Samplers: steps of Markov chains as pure functions of a state.
 
-They take callables and tensors and know nothing of models. Every sampler is a module with the
-same three verbs, for C chains at once: ``draw`` makes the noise of one step, ``move`` takes the
-step with it, and ``step`` is both.
+Every sampler is a module with three functions for C chains at once: ``draw`` returns the noise of
+one step, ``move`` is the step with given noise, and ``step`` does both.
 
 ================  ==============================================  =================================
 module            a step                                          needs
@@ -10,10 +9,10 @@ module            a step                                          needs
 `langevin`        ``x + (h^2 / 2) s(x) + h eps``                  a score
 `mala`            the same, accepted or rejected                  a log-density with its score
 `hmc`             a leapfrog path, accepted or rejected           a log-density with its score
-`annealed`        Langevin steps at levels of noise that fall     a score at every level
+`annealed`        Langevin steps at decreasing levels of noise    a score at every level
 ================  ==============================================  =================================
 
-A step never adapts its size; `adapt` and `adapt_step_size` do, from what a step reported.
+Steps do not adapt their size; `adapt` and `adapt_step_size` compute a new one from the acceptance.
 """
 
 from scorematching.samplers import annealed, hmc, langevin, mala

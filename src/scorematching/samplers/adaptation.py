@@ -1,7 +1,7 @@
-"""Step sizes from acceptances: pure functions, apart from the steps themselves.
+"""Adaptation of step sizes to a wanted acceptance.
 
-Chains whose step size depends on where they have been no longer leave the target invariant.
-Adapt before the chains that count, or on other chains.
+Chains whose step size depends on their own history do not leave the target invariant. Adapt in a
+warm-up, or on other chains.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from scorematching._checks import check_positive
 
 
 class Adaptation(NamedTuple):
-    """A step size on its way to the one with the wanted acceptance, by dual averaging.
+    """The state of an adaptation by dual averaging.
 
     Attributes:
-        log_step_size: logarithm of the step size to try next, any shape.
-        log_average: logarithm of the average so far, which settles; the one to keep.
-        shortfall: running mean of what acceptance falls short of the wanted one.
-        centre: what log step sizes are drawn towards.
-        num: number of acceptances seen.
+        log_step_size: logarithm of the next step size, any shape.
+        log_average: logarithm of the average step size, which converges; the one to keep.
+        shortfall: running mean of wanted minus observed acceptance.
+        centre: the value towards which log step sizes are regularised.
+        num: number of acceptances so far.
 
     Example:
         >>> state = begin_adaptation(0.1)
@@ -39,24 +39,24 @@ class Adaptation(NamedTuple):
 
     @property
     def step_size(self) -> Tensor:
-        """The step size to try next."""
+        """The next step size."""
         return self.log_step_size.exp()
 
     @property
     def average(self) -> Tensor:
-        """The step size to keep once adaptation is over."""
+        """The step size to keep after the adaptation."""
         return self.log_average.exp()
 
 
 def begin_adaptation(step_size: float | Tensor) -> Adaptation:
-    """An adaptation that has seen nothing yet.
+    """The initial state of an adaptation.
 
     Args:
-        step_size: first guess, a number or a tensor of them; each is adapted on its own.
+        step_size: first guess, a number, or a tensor of numbers that are adapted independently.
 
     Returns:
-        Its state. Step sizes are drawn towards ten times the guess, since too large a step is
-        found out faster than too small a one.
+        The state. Its centre is ten times the guess, since steps that are too large are corrected
+        faster than steps that are too small.
 
     Example:
         >>> begin_adaptation(torch.tensor([0.1, 0.2])).step_size.shape
@@ -70,7 +70,7 @@ def begin_adaptation(step_size: float | Tensor) -> Adaptation:
 
 
 def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adaptation:
-    """The state after one more acceptance: Nesterov's dual averaging.
+    """The state after one more step: Nesterov's dual averaging.
 
     With ``a`` the acceptance of step n, and constants ``t0 = 10, gamma = 0.05, kappa = 0.75``::
 
@@ -80,9 +80,8 @@ def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adapta
 
     Args:
         state: before the step.
-        acceptance: of the step, in the shape of the step size; a mean over the chains that share
-            it is fine.
-        wanted: acceptance to aim at: 0.65 for Hamiltonian paths, 0.574 for Langevin steps.
+        acceptance: of the step, in the shape of the step size; the mean over chains that share it.
+        wanted: the wanted acceptance: 0.65 for Hamiltonian paths, 0.574 for Langevin steps.
 
     Returns:
         State after it.
@@ -107,19 +106,18 @@ def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adapta
 def adapt_step_size(
     step_size: float | Tensor, acceptance: Tensor, wanted: float = 0.65, rate: float = 0.5
 ) -> float | Tensor:
-    """A step size nearer to the one with the wanted acceptance, ``h exp(rate (a - wanted))``.
+    """The next step size, ``h exp(rate (a - wanted))``, for a target that changes between steps.
 
-    The rule for a target that changes from step to step, as annealing has it: it forgets at a
-    constant rate, where `adapt` settles.
+    Unlike `adapt`, whose average converges, it follows the target at a constant rate.
 
     Args:
         step_size: h, a number or one per chain.
-        acceptance: a, of the chains that share h; their mean counts where h is a number.
-        wanted: acceptance to aim at; 0.65 is best for many coordinates.
-        rate: how fast.
+        acceptance: a, of the chains that share h; averaged if h is a number.
+        wanted: the wanted acceptance; 0.65 is best for many coordinates.
+        rate: of the adaptation.
 
     Returns:
-        The next step size, of the kind that came in.
+        The next step size, a number or a tensor like h.
 
     Example:
         >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)

@@ -1,7 +1,7 @@
-"""Annealed Langevin sampling: from noise to data through levels of noise that fall.
+"""Annealed Langevin sampling through decreasing levels of noise.
 
-At every level sigma chains take unadjusted Langevin steps with the score of the data blurred by
-noise of that size, and step sizes in proportion to it.
+At every level sigma, chains take unadjusted Langevin steps with the score of the data plus noise
+of standard deviation sigma; step sizes are proportional to sigma.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NoisyScore = Callable[[Tensor, float], Tensor]
 
 
 class AnnealedInfo(NamedTuple):
-    """What happened on the way.
+    """Diagnostics of `anneal`.
 
     Attributes:
         sigmas: the levels, ``(L,)``.
-        step_sizes: of the steps at each, ``(L,)``.
-        score_norms: mean over the chains of ``sigma |s|`` at the last step of each, ``(L,)``;
-            about ``sqrt(D)`` at every level where the score is right.
+        step_sizes: at each level, ``(L,)``.
+        score_norms: mean over the chains of ``sigma |s|`` at the last step of each level, ``(L,)``;
+            about ``sqrt(D)`` if the score is right.
 
     Example:
         >>> _, info = anneal(lambda x, sigma: -x / sigma**2, torch.zeros(2, 3), [2.0, 1.0], 0.1)
@@ -43,11 +43,11 @@ class AnnealedInfo(NamedTuple):
 
 
 def noise_levels(largest: float, smallest: float, num: int) -> list[float]:
-    """Levels of noise that fall by a constant factor.
+    """Levels of noise that decrease by a constant factor.
 
     Args:
         largest: first level, about the diameter of the data.
-        smallest: last level, below what the eye would see.
+        smallest: last level, for images below what is visible.
         num: L, number of levels.
 
     Returns:
@@ -74,27 +74,27 @@ def anneal(
     num_steps: int = 100,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, AnnealedInfo]:
-    """Chains through all levels, ``num_steps`` Langevin steps at each.
+    """Run chains through all levels, with ``num_steps`` Langevin steps at each.
 
-    At level i the step size is ``h sigma_i / sigma_L``, so that drift and noise keep their
-    proportion. Cost: ``L * num_steps`` scores.
+    At level i the step size is ``h sigma_i / sigma_L``, which keeps the ratio of drift and noise.
+    Cost: ``L * num_steps`` scores.
 
     Args:
         score: ``(x, sigma) -> (C, *event)``, of the data with noise of standard deviation sigma.
-        x: where the chains begin, ``(C, *event)``.
+        x: initial positions of the chains, ``(C, *event)``.
         sigmas: levels of noise, first to last, see `noise_levels`.
         step_size: h, at the last level.
         num_steps: steps at every level.
         generator: source of randomness; None is torch's default generator.
 
     Returns:
-        Where the chains end, and what happened on the way.
+        Final positions, and diagnostics.
 
     Reference: Song and Ermon (2019), Generative modeling by estimating gradients, Algorithm 1,
     where the step is ``alpha = h^2``.
 
     Example:
-        Data at a single point, the origin: noise of level sigma has score ``-x / sigma^2``.
+        Data at the origin only: with noise of level sigma the score is ``-x / sigma^2``.
 
         >>> x, _ = anneal(lambda x, sigma: -x / sigma**2, 5 * torch.randn(100, 2),
         ...               noise_levels(5.0, 0.01, 10), step_size=0.01, num_steps=20)

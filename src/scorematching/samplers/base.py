@@ -1,4 +1,4 @@
-"""What samplers share: targets, where chains are, and the test that accepts a proposal."""
+"""What samplers share: targets, states of chains and helpers for rows of chains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Target = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class State(NamedTuple):
-    """Where C chains are, and what the target says there.
+    """Positions of C chains, with log-density and score there.
 
     Attributes:
         x: positions ``(C, *event)``.
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 def target_of(log_density: LogDensity) -> Target:
-    """A log-density with its score by automatic differentiation; no graph is kept.
+    """A log-density with its score by automatic differentiation, both detached.
 
     Args:
         log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
@@ -75,7 +75,7 @@ def target_of(log_density: LogDensity) -> Target:
 
 
 def start(target: Target, x: Tensor) -> State:
-    """The state of chains that begin at given points.
+    """The initial state of chains at given points.
 
     Args:
         target: log-density and score, see `target_of`.
@@ -116,9 +116,9 @@ def choose(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def check_step_size(step_size: Any, x: Tensor) -> None:
-    """Require a positive number, or a tensor that holds one for each chain.
+    """Require a positive number, or a tensor with one entry for each chain.
 
-    The entries of a tensor are not looked at, which would hold up a GPU.
+    The entries of a tensor are not checked, since that would synchronise with the GPU.
     """
     if is_number(step_size):
         check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")

@@ -1,8 +1,7 @@
 """Hamiltonian Monte Carlo: one step of many chains, as a pure function.
 
-A step is ``draw``, the only random part, then ``move``, which is deterministic. Nothing here
-adapts: a step size is an argument, and `adaptation` proposes the next one from what a step
-reported, to whoever may change it.
+A step is ``draw``, the only random part, then ``move``, which is deterministic. The step size is an
+argument; `adaptation` computes a new one from the acceptance.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 HMCState = State
-"""Where chains are; the same for every sampler that knows the density."""
+"""The state of chains, that of all samplers that use the log-density."""
 
 
 class HMCNoise(NamedTuple):
@@ -50,7 +49,7 @@ class HMCNoise(NamedTuple):
 
     Attributes:
         momentum: standard normal, ``(C, *event)``.
-        uniform: between 0 and 1, ``(C,)``; a proposal is taken where it is below the acceptance.
+        uniform: between 0 and 1, ``(C,)``; a proposal is accepted if it is below the acceptance.
 
     Example:
         >>> noise = draw(torch.zeros(4, 2))
@@ -63,12 +62,12 @@ class HMCNoise(NamedTuple):
 
 
 class HMCInfo(NamedTuple):
-    """What happened in one step.
+    """Diagnostics of one step.
 
     Attributes:
         acceptance: probability with which each proposal is accepted, ``(C,)``.
         accepted: whether it was, ``(C,)``.
-        energy_error: energy gained along the path, ``(C,)``; zero for exact dynamics.
+        energy_error: change of energy along the path, ``(C,)``; zero for exact dynamics.
 
     Example:
         >>> flat = target_of(lambda x: 0.0 * x.sum(-1))
@@ -83,14 +82,7 @@ class HMCInfo(NamedTuple):
 
 
 def draw(x: Tensor, generator: torch.Generator | None = None) -> HMCNoise:
-    """The randomness of one step of chains at ``x: (C, *event)``.
-
-    Args:
-        x: positions ``(C, *event)``.
-        generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Momenta ``(C, *event)`` and uniform numbers ``(C,)``.
+    """Momenta ``(C, *event)`` and uniform numbers ``(C,)`` for one step of chains at x.
 
     Example:
         >>> momentum, uniform = draw(torch.zeros(4, 2))
@@ -110,11 +102,11 @@ def leapfrog(
     """Hamiltonian dynamics by the leapfrog rule, with unit masses.
 
     L times ``p <- p + (h/2) s(x)``, ``x <- x + h p``, ``p <- p + (h/2) s(x)``. The map preserves
-    volume, and run from its end with the momentum turned round it leads back. Cost: L scores.
+    volume, and is its own inverse when the momentum is negated. Cost: L scores.
 
     Args:
         target: log-density and score.
-        state: where to begin.
+        state: initial state.
         momentum: p, ``(C, *event)``.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates.
@@ -123,7 +115,7 @@ def leapfrog(
         State and momentum at the end of the path.
 
     Example:
-        On flat ground the path is straight.
+        For a constant density the path is a straight line.
 
         >>> flat = target_of(lambda x: 0.0 * x.sum(-1))
         >>> state, _ = leapfrog(flat, start(flat, torch.zeros(1, 1)), torch.ones(1, 1), 0.5, 4)
@@ -149,20 +141,20 @@ def move(
 ) -> tuple[HMCState, HMCInfo]:
     """One step with given noise: a leapfrog path, accepted with probability ``min(1, e^-dH)``.
 
-    ``H = |p|^2 / 2 - log p(x)``. A path that ends where the energy is not a number is rejected.
+    ``H = |p|^2 / 2 - log p(x)``. A path that ends with an energy of NaN is rejected.
 
     Args:
-        state: where the chains are.
+        state: current state.
         target: log-density and score.
         noise: from `draw`.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates.
 
     Returns:
-        The next state, and what happened.
+        The next state, and diagnostics.
 
     Example:
-        Where the uniform number is above every acceptance, nothing moves.
+        A uniform number of one rejects every proposal.
 
         >>> normal = target_of(lambda x: -0.5 * x.square().sum(-1))
         >>> noise = HMCNoise(torch.ones(1, 1), torch.ones(1))
@@ -186,17 +178,17 @@ def step(
     num_leapfrog: int = 10,
     generator: torch.Generator | None = None,
 ) -> tuple[HMCState, HMCInfo]:
-    """One step of Hamiltonian Monte Carlo, which leaves the target's law invariant.
+    """One step of Hamiltonian Monte Carlo, which leaves the target invariant.
 
     Args:
-        state: where the chains are, from `start` or an earlier step with the same target.
+        state: from `start` or an earlier step with the same target.
         target: log-density and score, see `target_of`.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates; each costs one score.
         generator: source of randomness; None is torch's default generator.
 
     Returns:
-        The next state, and what happened.
+        The next state, and diagnostics.
 
     Example:
         Small steps conserve energy, so nearly all of them are accepted.

@@ -1,10 +1,9 @@
-"""Langevin steps, unadjusted: a score is all they need.
+"""Unadjusted Langevin steps, which need only a score.
 
-A step of size h is ``x + (h^2 / 2) s(x) + h eps``, eps standard normal: h is the length of the
-noise, as it is the step size of a leapfrog path. (Where a step is written
-``x + a s(x) + sqrt(2 a) eps``, a is ``h^2 / 2``.) Without a test that accepts or rejects, chains
-settle on a law that is only near the target: for a Gaussian of precision P its covariance is
-``P^-1 (I - h^2 P / 4)^-1``. `mala` adds that test.
+A step of size h is ``x + (h^2 / 2) s(x) + h eps`` with eps standard normal. (In the form
+``x + a s(x) + sqrt(2 a) eps``, a is ``h^2 / 2``.) Without a Metropolis test, chains converge to a
+distribution that is only close to the target: for a Gaussian of precision P its covariance is
+``P^-1 (I - h^2 P / 4)^-1``. `mala` adds the test.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ __all__ = ["LangevinInfo", "draw", "move", "step"]
 
 
 class LangevinInfo(NamedTuple):
-    """What a step looked at.
+    """Diagnostics of one step.
 
     Attributes:
-        score: at the point it left, ``(C, *event)``; where it grows, the step size is too large.
+        score: before the step, ``(C, *event)``; if it grows, the step size is too large.
 
     Example:
         >>> _, info = step(torch.ones(1, 2), torch.neg, step_size=0.1)
@@ -37,14 +36,7 @@ class LangevinInfo(NamedTuple):
 
 
 def draw(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The randomness of one step of chains at ``x: (C, *event)``: standard normal, that shape.
-
-    Args:
-        x: positions ``(C, *event)``.
-        generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        eps, ``(C, *event)``.
+    """The noise of one step of chains at x: standard normal, ``(C, *event)``.
 
     Example:
         >>> draw(torch.zeros(4, 2)).shape
@@ -56,16 +48,16 @@ def draw(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 def move(
     x: Tensor, score: Vector, noise: Tensor, step_size: float | Tensor
 ) -> tuple[Tensor, LangevinInfo]:
-    """One step with given noise, ``x + (h^2 / 2) s(x) + h eps``; no graph is kept.
+    """One step with given noise, ``x + (h^2 / 2) s(x) + h eps``, detached.
 
     Args:
-        x: where the chains are, ``(C, *event)``.
+        x: positions, ``(C, *event)``.
         score: s, ``(C, *event) -> (C, *event)``.
         noise: eps, from `draw`.
         step_size: h, a number or one per chain, ``(C,)``.
 
     Returns:
-        Where they are next, and what the step looked at.
+        The next positions, and diagnostics.
 
     Example:
         >>> x, _ = move(torch.tensor([[4.0]]), torch.neg, torch.tensor([[1.0]]), step_size=1.0)
@@ -74,7 +66,7 @@ def move(
     """
     s = score(x)
     check_vector(s, x)
-    # A graph that reached back through every step would fill the memory.
+    # Detached, because a graph through all steps would fill the memory.
     x, s = x.detach(), s.detach()
     h = per_chain(step_size, x)
     return x + 0.5 * h * h * s + h * noise, LangevinInfo(s)
@@ -89,13 +81,13 @@ def step(
     """One unadjusted Langevin step.
 
     Args:
-        x: where the chains are, ``(C, *event)``.
+        x: positions, ``(C, *event)``.
         score: s, ``(C, *event) -> (C, *event)``: a score network, `VectorField.score`...
         step_size: h, a number or one per chain, ``(C,)``.
         generator: source of randomness; None is torch's default generator.
 
     Returns:
-        Where they are next, and what the step looked at.
+        The next positions, and diagnostics.
 
     Example:
         >>> x = torch.full((1000, 1), 5.0)

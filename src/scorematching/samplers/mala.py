@@ -1,9 +1,9 @@
-"""Metropolis-adjusted Langevin steps: chains that keep the target's law exactly.
+"""Metropolis-adjusted Langevin steps, which leave the target invariant.
 
 The proposal ``y = x + (h^2 / 2) s(x) + h eps`` is accepted with probability
-``min(1, p(y) q(x | y) / (p(x) q(y | x)))``, q the law of the proposal. That is the end of a
-Hamiltonian path of one leapfrog step with eps for momentum: the position is y, and the energy
-error is minus the logarithm of that ratio. So a move here is a move there.
+``min(1, p(y) q(x | y) / (p(x) q(y | x)))``, with q the density of the proposal. This equals one
+leapfrog step of `hmc` with momentum eps: the position is y, and the energy error is minus the
+logarithm of that ratio.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def move(
     """One step with given noise, deterministic.
 
     Args:
-        state: where the chains are, from `start` or an earlier step with the same target.
+        state: from `start` or an earlier step with the same target.
         target: log-density and score, see `target_of`.
         noise: eps and a uniform number for each chain, from `draw`.
         step_size: h, a number or one per chain, ``(C,)``.
 
     Returns:
-        The next state, and what happened.
+        The next state, and diagnostics.
 
     Example:
         >>> from scorematching.samplers import start, target_of
@@ -47,16 +47,16 @@ def step(
     step_size: float | torch.Tensor,
     generator: torch.Generator | None = None,
 ) -> tuple[State, HMCInfo]:
-    """One Metropolis-adjusted Langevin step, which leaves the target's law invariant.
+    """One Metropolis-adjusted Langevin step, which leaves the target invariant.
 
     Args:
-        state: where the chains are, from `start` or an earlier step with the same target.
+        state: from `start` or an earlier step with the same target.
         target: log-density and score, see `target_of`.
-        step_size: h, a number or one per chain, ``(C,)``; with about 0.57 accepted it is best.
+        step_size: h, a number or one per chain, ``(C,)``; best with an acceptance of about 0.57.
         generator: source of randomness; None is torch's default generator.
 
     Returns:
-        The next state, and what happened.
+        The next state, and diagnostics.
 
     Reference: Roberts and Tweedie (1996), Exponential convergence of Langevin distributions.
 

@@ -1,8 +1,8 @@
 """Models whose parts are trained in turn, each on a loss of its own.
 
-A step of training is then several, one per phase: its loss, with the weights that the phases
-before it have left; the gradient; an update of its own parts and no others. So an implicit
-auto-encoder improves its score network first and trains its encoder with the improved one.
+A training step then has several phases. Each evaluates its loss with the weights that the phases
+before it have updated, and updates its own parts only. An implicit auto-encoder, for example,
+updates its score network first, and then its encoder with the improved scores.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Phase:
 
     Args:
         loss: any ``(model, batch, generator=...) -> (N,)``.
-        trains: names of submodules or parameters of the model. Other parts may receive a gradient
-            of this loss, but do not move; a loss that detaches them saves its computation.
+        trains: names of submodules or parameters of the model. Other parts may have a gradient of
+            this loss, but are not updated; a loss that detaches them saves time.
 
     Example:
         >>> Phase(lambda model, x, generator: model.score_loss(x), "score_network").names
@@ -40,11 +40,11 @@ class Phase:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it trains, as a tuple."""
+        """The names, as a tuple."""
         return (self.trains,) if isinstance(self.trains, str) else tuple(self.trains)
 
     def parameters(self, module: nn.Module) -> list[nn.Parameter]:
-        """What it trains in a module."""
+        """The parameters of a module that it trains."""
         return [
             p
             for name, p in module.named_parameters()
@@ -53,21 +53,21 @@ class Phase:
 
 
 class Alternating:
-    """An objective of several phases, to `train` a model with.
+    """An objective of several phases, for `train`.
 
-    Every step of the run takes one optimiser step for each phase, in order, on one batch; the
-    gradient is clipped in each, the weights are averaged after the last. Optimisers whose state
-    belongs to single parameters (SGD, RMSprop, Adam and their kin) act as if each phase had one of
-    its own. A phase given twice is taken twice.
+    Every training step runs the phases in order on one batch: each clips its gradient and takes
+    an optimiser step; the weights are averaged after the last. Optimisers with a state for each
+    parameter (SGD, RMSprop, Adam and similar) act as if each phase had its own. A phase given
+    twice is run twice.
 
-    Called like any other objective it is the loss of the last phase, which is also what
-    `train` records and validates.
+    Called as an objective it returns the loss of the last phase, which `train` records and
+    validates.
 
     Args:
-        phases: in the order in which they are taken.
+        phases: in the order in which they are run.
 
     Example:
-        Two numbers, each after the other: b sees where a has gone.
+        Two numbers: the update of b uses the updated a.
 
         >>> from scorematching.training import TrainConfig, train
         >>> class Pair(torch.nn.Module):
@@ -76,18 +76,18 @@ class Alternating:
         ...         self.a = torch.nn.Parameter(torch.zeros(()))
         ...         self.b = torch.nn.Parameter(torch.zeros(()))
         >>> pair = Pair()
-        >>> turns = Alternating(
+        >>> objective = Alternating(
         ...     Phase(lambda m, x, generator: -m.a * torch.ones(len(x)), "a"),
         ...     Phase(lambda m, x, generator: -m.b * m.a * torch.ones(len(x)), "b"),
         ... )
         >>> config = TrainConfig(steps=1, batch_size=1, lr=0.5)
-        >>> _ = train(pair, turns, torch.ones(1, 1), config, optimizer=torch.optim.SGD)
+        >>> _ = train(pair, objective, torch.ones(1, 1), config, optimizer=torch.optim.SGD)
         >>> pair.a.item(), pair.b.item()
         (0.5, 0.25)
     """
 
     def __init__(self, *phases: Phase) -> None:
-        """Keep the phases."""
+        """Store the phases."""
         if not phases or not all(isinstance(phase, Phase) for phase in phases):
             raise TypeError(
                 f"phases must be one Phase or more, got {phases!r}; "
@@ -100,10 +100,10 @@ class Alternating:
         return self.phases[-1].loss(model, batch, generator=generator)
 
     def parameters(self, module: nn.Module) -> list[list[nn.Parameter]]:
-        """What each phase trains.
+        """The parameters that each phase trains.
 
         Raises:
-            ValueError: if a phase trains nothing, or no phase trains some parameter.
+            ValueError: if a phase trains none, or a parameter is trained by no phase.
         """
         parts = [phase.parameters(module) for phase in self.phases]
         trained = {id(p) for part in parts for p in part}
@@ -154,7 +154,7 @@ def score_first(objective: Loss | None = None) -> Alternating:
 
 
 def phases_of(objective: Loss, module: nn.Module) -> list[tuple[Loss, list[nn.Parameter]]]:
-    """Losses and what they train; an ordinary objective is one phase that trains everything."""
+    """Losses and the parameters they train; an ordinary objective is one phase with all of them."""
     if isinstance(objective, Alternating):
         return [(p.loss, part) for p, part in zip(objective.phases, objective.parameters(module))]
     return [(objective, [p for p in module.parameters() if p.requires_grad])]

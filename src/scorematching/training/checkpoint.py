@@ -1,9 +1,9 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, and never half of either.
+"""Checkpoints: tensors in safetensors, the rest in JSON, replaced atomically.
 
 A folder holds ``checkpoint.json`` and the files of tensors it names, ``last-*`` and ``best-*``.
-Every file is written under a temporary name, flushed to disk and renamed, the JSON last: it alone
-decides what is the checkpoint. Until then the one before it is complete, and whatever a process
-that was killed has left behind is removed by the next. Nothing is ever unpickled.
+Every file is written under a temporary name, flushed to disk and renamed, the JSON file last, so
+that it always names complete files. Files left behind by a killed process are removed by the next
+checkpoint. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,9 @@ class Checkpoint(NamedTuple):
     """A state of a run.
 
     Attributes:
-        state: what JSON can hold.
+        state: numbers, in JSON.
         last: all tensors of the run, by name.
-        best: the weights of the best validation; None where there was none.
+        best: the weights of the best validation; None without validation.
     """
 
     state: dict[str, Any]
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint in a folder, at once or not at all."""
+    """Replace the checkpoint in a folder atomically."""
     step, best_step = checkpoint.state["step"], checkpoint.state["best_step"]
     files = {"last": f"last-{step}.safetensors"}
     _write_tensors(folder / files["last"], checkpoint.last)
@@ -76,10 +76,10 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) -> Checkpoint | None:
-    """The checkpoint in a folder, if there is one; it must be of the same run.
+    """The checkpoint in a folder, or None; it must belong to the same run.
 
     Raises:
-        ValueError: if it is of another run, or is not to be resumed.
+        ValueError: if it belongs to another run, or ``resume`` is False.
     """
     found = load(folder)
     if found is None:
@@ -87,20 +87,22 @@ def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) ->
     if not resume:
         raise ValueError(
             f"folder must not hold another run, got {folder} with one of "
-            f"{found.state['step']} steps; pass resume=True to go on with it, or another folder"
+            f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
         )
     if found.state["processes"] != processes:
         raise ValueError(
             "a run must be resumed by as many processes as began it, "
             f"{found.state['processes']}, got {processes}; noise and batches are theirs"
         )
-    _check_same_config(TrainConfig(**found.state["config"]), config, folder)
+    known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
+    before = {k: v for k, v in found.state["config"].items() if k in known}
+    _check_same_config(TrainConfig(**before), config, folder)
     return found
 
 
 def _check_same_config(before: TrainConfig, now: TrainConfig, folder: Path) -> None:
     free: dict[str, Any] = {"log_every": 1, "checkpoint_every": 1}
-    if now.schedule == "constant":  # a longer run begins like a shorter one
+    if now.schedule == "constant":  # a longer run has the same first steps
         free |= {"steps": 1, "epochs": None}
     old, new = asdict(replace(before, **free)), asdict(replace(now, **free))
     changed = [f"{k}={new[k]!r} (was {old[k]!r})" for k in new if new[k] != old[k]]
@@ -118,10 +120,10 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
         module: of the same architecture as the one that was trained.
         folder: the folder of the run.
         which: "best", those of the least validation loss, or "last"; averaged, if the run kept
-            an average. A run without validation has only the last.
+            an average. Without validation there is only "last".
 
     Returns:
-        The step that they are from.
+        The step at which they were saved.
 
     Raises:
         FileNotFoundError: if the folder holds no checkpoint.
@@ -150,7 +152,7 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
     return int(checkpoint.state["step"])
 
 
-# Optimisers: their state is tensors and numbers by parameter and name.
+# Optimisers, whose state is tensors and numbers by parameter and name.
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
@@ -159,14 +161,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
 
 
 def optimizer_numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What else is in it."""
+    """The rest of the state, under the same names."""
     return {key: value for key, value in _flat(optimizer) if not isinstance(value, Tensor)}
 
 
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:
-    """Give an optimiser the state of another one; its settings stay its own."""
+    """Set the state of an optimiser, but not its settings."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **numbers}.items():
         parameter, name = key.split(".", 1)
@@ -186,21 +188,16 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """Those with a prefix, without it: the inverse of `prefixed`."""
+    """Tensors whose names have a prefix, without it: the inverse of `prefixed`."""
     start = f"{prefix}."
     return {k.removeprefix(start): value for k, value in tensors.items() if k.startswith(start)}
-
-
-def snapshot(module: nn.Module) -> Tensors:
-    """A copy of all weights and buffers."""
-    return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
 # Files.
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file, at once or not at all."""
+    """Replace a file atomically."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content)
     _commit(temporary, path)
@@ -209,7 +206,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _write_tensors(path: Path, tensors: Tensors) -> None:
     from safetensors.torch import save_file
 
-    # Copies, each with memory of its own: the format has no word for weights that are shared.
+    # Copies, since the format cannot hold tensors that share memory.
     plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     temporary = path.with_name(path.name + ".tmp")
     save_file(plain, temporary)
@@ -217,7 +214,7 @@ def _write_tensors(path: Path, tensors: Tensors) -> None:
 
 
 def _commit(temporary: Path, path: Path) -> None:
-    """Flush a file to disk, give it its name, and flush that."""
+    """Flush a file to disk, rename it, and flush the folder."""
     _flush(temporary, os.O_RDWR)
     os.replace(temporary, path)
     if os.name == "posix":  # elsewhere a folder cannot be opened
@@ -233,7 +230,7 @@ def _flush(path: Path, mode: int) -> None:
 
 
 def _named(folder: Path) -> set[str]:
-    """Files of the checkpoint that is there; others of such names are leftovers."""
+    """Files of the current checkpoint."""
     index = folder / INDEX
     return set(json.loads(index.read_text("utf-8"))["files"].values()) if index.exists() else set()
 

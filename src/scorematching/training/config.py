@@ -1,8 +1,7 @@
-"""What a training run is told, and the learning rate that follows from it."""
+"""Settings of a training run."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,28 +13,25 @@ PRECISIONS = ("float32", "bf16")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training run; how long it is, in steps or in epochs, has no default.
+    """Settings of a training run; its length, in steps or in epochs, has no default.
 
     Args:
         steps: number of optimiser steps.
-        epochs: number of passes over the data, in place of steps.
+        epochs: number of passes over the data, instead of steps.
         batch_size: points per step, over all processes together.
-        lr: learning rate, the highest one of the schedule.
-        schedule: "constant", or "cosine", which falls to zero over the run.
-        warmup: steps over which the learning rate rises linearly to ``lr``.
-        max_norm: clip the norm of the gradient to this; None leaves it alone.
-        ema_decay: decay of a running average of the weights, which is then what is validated and
-            handed back; None keeps no average.
+        lr: learning rate of parameters without a rate of their own.
+        schedule: "constant", or "cosine", which falls to zero over the run. It multiplies the own
+            rate of every parameter group.
+        warmup: steps over which learning rates rise linearly to their full value.
+        max_norm: clip the norm of the gradient to this; None does not clip.
+        ema_decay: decay of an exponential moving average of the weights, which is then validated
+            and returned; None keeps no average.
         validate_every: steps between validations, where there is a validation.
         patience: stop after this many validations without a new least loss; None never stops.
         checkpoint_every: steps between checkpoints.
-        log_every: steps between records of the mean loss. On a GPU, losses are looked at as often
-            as that, since looking waits for the device.
+        log_every: steps between records of the mean loss.
         drop_last: leave out the points of an epoch that do not fill a batch.
-        precision: "float32" computes in the type of the weights; "bf16" in mixed precision.
-        capture: replay steps as a CUDA graph, which on a GPU is many times faster; None does so
-            for one process, data in a tensor and batches that are all full. False is for models
-            that need the value of a tensor while they run.
+        precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -60,7 +56,6 @@ class TrainConfig:
     log_every: int = 50
     drop_last: bool = True
     precision: str = "float32"
-    capture: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -73,8 +68,6 @@ class TrainConfig:
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
-        if self.capture is not None:
-            check_flag(self.capture, "capture", "None captures where that is possible")
         _check_name(self.schedule, "schedule", SCHEDULES)
         _check_name(self.precision, "precision", PRECISIONS)
         _check_decay(self.ema_decay)
@@ -86,28 +79,9 @@ class TrainConfig:
                 f"epochs={self.epochs!r}; try TrainConfig(steps=1000)"
             )
         name = "steps" if self.epochs is None else "epochs"
-        check_count(getattr(self, name), name, "it says how long to train")
+        check_count(getattr(self, name), name, "it is the length of the run")
         if self.warmup != 0:
             check_count(self.warmup, "warmup", "zero is for no warm-up")
-
-
-def learning_rate(config: TrainConfig, step: int, total: int) -> float:
-    """The learning rate of a step, counted from zero, in a run of ``total`` steps.
-
-    ``lr * min(1, (step + 1) / warmup)``, times ``0.5 (1 + cos(pi u))`` for "cosine", where u goes
-    from zero at the end of the warm-up to one at the end of the run.
-
-    Example:
-        >>> config = TrainConfig(steps=4, lr=1.0, schedule="cosine", warmup=2)
-        >>> [round(learning_rate(config, step, 4), 3) for step in range(4)]
-        [0.5, 1.0, 1.0, 0.5]
-    """
-    if step < config.warmup:
-        return config.lr * (step + 1) / config.warmup
-    if config.schedule == "constant":
-        return config.lr
-    u = (step - config.warmup) / max(1, total - config.warmup)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * u))
 
 
 def _check_name(value: Any, name: str, known: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Batches, epoch after epoch, from wherever a run was interrupted."""
+"""Batches, epoch after epoch, from where a run was interrupted."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from torch import Tensor
 
 from scorematching._checks import check_points
 from scorematching.training.config import TrainConfig
-from scorematching.training.distributed import Ranks
+from scorematching.training.ranks import Ranks
 
 Transform = Callable[[Any, torch.Generator], Any]
-"""What makes a batch of points of a batch of data, with noise that is new each time."""
+"""Makes points of a batch of data, ``(batch, generator) -> batch``, with new noise each time."""
 
 
 class Batches:
-    """An endless stream of batches that knows where it is.
+    """An endless stream of batches that knows its position.
 
-    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches; of a batch,
-    each process takes its share. Any other iterable gives batches itself, and each process its
-    own; it is started again for every epoch.
+    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches, which processes
+    share. Any other iterable yields batches itself, for each process its own, and is iterated
+    again in every epoch. A tensor is moved to the device, if it takes at most a quarter of the
+    free memory there.
 
     Args:
         data: the tensor, or an iterable of batches.
-        config: says how large batches are.
+        config: has the size of batches.
         ranks: the processes that share them.
-        generator: shuffles, and is handed to ``transform``.
+        generator: for shuffling, and for ``transform``.
         transform: applied to every batch, ``(batch, generator) -> batch``.
 
     Attributes:
         epoch: number of epochs completed.
-        position: number of batches taken in this one.
-        start: state of the generator when it began.
+        position: number of batches drawn in this one.
+        start: state of the generator at its beginning.
 
     Raises:
         TypeError: if data is neither.
@@ -50,7 +51,8 @@ class Batches:
         transform: Transform | None,
     ) -> None:
         """Check the data; nothing is drawn yet."""
-        self.data, self.config, self.ranks = data, config, ranks
+        self.data = on_device(data, ranks.device) if isinstance(data, Tensor) else data
+        self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
         if isinstance(data, Tensor):
@@ -62,14 +64,14 @@ class Batches:
             )
 
     def per_epoch(self) -> int | None:
-        """Batches in an epoch; None where that is not known beforehand."""
+        """Batches in an epoch; None if unknown."""
         if not isinstance(self.data, Tensor):
             return len(self.data) if isinstance(self.data, Sized) else None
         full, rest = divmod(len(self.data), self.config.batch_size)
         return full if self.config.drop_last else full + (rest > 0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches without end, beginning after those already taken."""
+        """Endless batches, beginning after those already drawn."""
         while True:
             for rows in self._open():
                 self.position += 1
@@ -82,11 +84,11 @@ class Batches:
             self.epoch, self.position = self.epoch + 1, 0
 
     def _open(self) -> Iterator[Any]:
-        """The rest of the present epoch."""
+        """The rest of the current epoch."""
         if self.position == 0:
             self.start = self.generator.get_state()
             return self._rows()
-        # An epoch in its middle: begin it as it once began, then go on with today's noise.
+        # In the middle of an epoch: shuffle as at its beginning, then restore the generator.
         now = self.generator.get_state()
         self.generator.set_state(self.start)
         rows = self._rows()
@@ -107,10 +109,19 @@ class Batches:
         return iter([rows[self.ranks.rank :: self.ranks.count] for rows in batches])
 
     def _prepare(self, rows: Any) -> Any:
+        """The points of a batch, given by row numbers or by itself."""
         batch = to_device(
             self.data[rows] if isinstance(self.data, Tensor) else rows, self.ranks.device
         )
         return batch if self.transform is None else self.transform(batch, self.generator)
+
+
+def on_device(data: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a GPU, if it takes at most a quarter of the free memory; else as it is."""
+    if device.type != "cuda" or data.is_cuda:
+        return data
+    free, _ = torch.cuda.mem_get_info(device)
+    return data.to(device) if 4 * data.nbytes <= free else data
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

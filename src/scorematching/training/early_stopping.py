@@ -1,4 +1,4 @@
-"""When to stop, and which step was best."""
+"""Early stopping: the best validation, and whether to stop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class EarlyStopping:
     """The least validation loss so far, and how long ago it was.
 
     Args:
-        patience: validations without a new least loss before it is time to stop; None for ever.
+        patience: validations without a new least loss before the run stops; None never stops.
 
     Example:
         >>> stopping = EarlyStopping(patience=2)
@@ -26,8 +26,8 @@ class EarlyStopping:
     waited: int = 0
 
     def update(self, step: int, loss: float) -> bool:
-        """Take note of a validation; whether it is the best so far. NaN never is."""
-        # Written so that a comparison with NaN, which is false, counts as no improvement.
+        """Count a validation; returns whether it is the best so far. NaN never is."""
+        # A comparison with NaN is false, and so counts as no improvement.
         if loss < (float("inf") if self.best_loss is None else self.best_loss):
             self.best_loss, self.best_step, self.waited = loss, step, 0
             return True
@@ -36,5 +36,5 @@ class EarlyStopping:
 
     @property
     def stop(self) -> bool:
-        """Whether patience is at an end."""
+        """Whether the run should stop."""
         return self.patience is not None and self.waited >= self.patience

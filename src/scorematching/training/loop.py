@@ -1,15 +1,14 @@
 """The training loop: draw a batch, take a step, validate, checkpoint.
 
 One loop for everything that is trained here, on a CPU, on a GPU, or in several processes started
-by `torchrun` or `accelerate launch`. A run that is interrupted, even by ``kill -9``, goes on to the
-same digits.
+by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill -9``, continues to
+the same digits.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,52 +20,34 @@ from scorematching._checks import check_flag
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
-from scorematching.training.checkpoint import (
-    Checkpoint,
-    optimizer_numbers,
-    optimizer_tensors,
-    prefixed,
-    previous,
-    restore_optimizer,
-    save,
-    snapshot,
-    under,
-)
-from scorematching.training.config import TrainConfig, learning_rate
+from scorematching.training.callbacks import Callback
+from scorematching.training.checkpoint import previous, save
+from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
-from scorematching.training.distributed import Ranks, join, source_of_noise
-from scorematching.training.early_stopping import EarlyStopping
+from scorematching.training.executors.choice import Fallback, choose, preferences
+from scorematching.training.losses import LossModule, module_of
 from scorematching.training.progress import Display, Log, Record, display
-from scorematching.training.step import (
-    EagerStep,
-    LossModule,
-    Turns,
-    assign,
-    captured_step,
-    module_of,
-    set_learning_rate,
-)
-from scorematching.training.validation import (
-    Validation,
-    evaluating,
-    noise_of,
-    validator,
-    weights_of,
-)
+from scorematching.training.ranks import Ranks, join, source_of_noise
+from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.state import TrainState
+from scorematching.training.step import Gradients, Step
+from scorematching.training.validation import Validation, make_validation, temporary_state
+from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run came to; the weights are in the module.
+    """The course of a run; the weights are in the module.
 
     Attributes:
         history: records every ``log_every`` steps and at every validation.
         steps: steps taken.
         best_step: step of the least validation loss; None without validation.
         best_loss: that loss.
-        stopped_early: whether patience ended before the run did.
-        seconds: time taken, interruptions left out.
+        stopped_early: whether patience or a callback ended the run.
+        seconds: time taken, without interruptions.
         points: points seen, over all processes and all epochs.
+        executor: name of the executor of the last step.
 
     Example:
         >>> TrainResult([], steps=10, seconds=2.0, points=1280).points_per_second
@@ -80,6 +61,7 @@ class TrainResult:
     stopped_early: bool = False
     seconds: float = 0.0
     points: int = 0
+    executor: str = "eager"
 
     @property
     def points_per_second(self) -> float:
@@ -96,43 +78,54 @@ def train(
     validation: Validation | None = None,
     validation_objective: Loss | None = None,
     transform: Transform | None = None,
-    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    executor: str | Sequence[str] = "auto",
+    callbacks: Sequence[Callback] = (),
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
 ) -> TrainResult:
-    """Train a module in place, and say how it went.
+    """Train a module in place.
 
     Minimises the mean of ``objective(model, batch)``. Afterwards the module has the weights of
-    the best validation; without validation, the last ones; averaged, where there is an average.
+    the best validation; without validation, the last ones; averaged, if an average is kept.
 
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
-        objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``: that
+        objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which
             is how models with a context are trained. `Alternating` trains parts in turn.
         data: a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches.
-        config: everything that is a number.
-        validation: held-out points ``(N, *event)``, or a function of the model, which it gets in
+        config: the settings that are numbers.
+        validation: held-out points ``(N, *event)``, or a function of the model, which is called in
             evaluation mode, without gradients and with averaged weights.
-        validation_objective: for held-out points; None takes the training objective. Its noise
+        validation_objective: for held-out points; None takes the training objective. The noise
             is the same at every validation, so that losses can be compared.
-        transform: makes points of each batch, ``(batch, generator) -> batch``: dequantisation,
-            noise.
-        optimizer: called with the parameters and ``lr=``; `functools.partial` sets the rest.
+        transform: makes points of each batch and of held-out points, ``(batch, generator) ->
+            batch``: dequantisation, noise.
+        optimizer: called with the parameters and ``lr=``; `functools.partial` sets the rest, and
+            a function of one's own may put parameters into groups with rates of their own, which
+            the schedule multiplies. None is Adam, on a GPU its fused form.
+        executor: how steps are run: "eager", "captured" (as one CUDA graph), "compiled",
+            "compiled+captured", or several of these in order of preference, of which the first
+            that works is used. "auto" on a GPU is all but "compiled", the fastest first; runs of
+            fewer than 1000 steps are not compiled, which takes half a minute, and batches of
+            varying shape run eagerly. "auto" on a CPU is "eager". The choice, and why another one
+            failed, goes to the logger ``scorematching.training``.
+        callbacks: called during the run; see `Callback`.
         generator: source of all randomness, on the device of the module, with a state of its own
             in each process; None is torch's default generator.
-        folder: where checkpoints and ``log.jsonl`` go; None writes nothing.
-        resume: go on from the checkpoint in the folder, if there is one.
+        folder: for checkpoints and ``log.jsonl``; None writes nothing.
+        resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
 
     Returns:
-        Losses on the way, the best step, time and throughput.
+        Losses, the best step, time and throughput.
 
     Raises:
-        DivergedError: if a loss is not finite. The module then has the weights of the best
-            validation; without validation, those of the last checkpoint, whether or not there is
-            a folder.
+        DivergedError: if a loss is not finite, at most 50 steps later. The module then has the
+            weights of the best validation; without validation, those of the last checkpoint,
+            whether or not there is a folder.
         TypeError: if an argument is of the wrong type.
         ValueError: if arguments do not fit each other, or the run in the folder.
 
@@ -144,284 +137,192 @@ def train(
         20
     """
     _check_arguments(config, folder, resume, generator, progress)
+    _check_parts(config, validation, validation_objective, callbacks)
     module = module_of(model)
     ranks = join(next(module.parameters()).device)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
-    run = _Run(
-        module=module,
-        step=_make_step(losses, optimizer, config, ranks, source, isinstance(data, Tensor)),
-        batches=Batches(data, config, ranks, source, transform),
-        validation=validator(
-            model, validation, objective, validation_objective, source, ranks.device
-        ),
-        config=config,
-        folder=None if folder is None else Path(folder),
-    )
+    step = _make_step(losses, optimizer, config, ranks)
+    state = TrainState(module, step, Batches(data, config, ranks, source, transform), config)
+    checked = validation_objective or objective
+    held_out = make_validation(model, validation, checked, transform, source, ranks.device)
+    static = isinstance(data, Tensor) and config.drop_last
+    names = preferences(executor, ranks.device, static, state.total)
+    run = _Run(state, held_out, None if folder is None else Path(folder), callbacks)
+    run.execute = choose(names, step, losses, ranks, run.log_executor)
     run.begin(resume)
-    with display(progress and ranks.is_main, run.total, run.taken) as shown:
+    with display(progress and ranks.is_main, state.total, state.step) as shown:
         run.loop(shown)
     return run.result()
 
 
 class _Run:
-    """A run and where it stands."""
+    """The loop around the state of a run."""
+
+    execute: Fallback
 
     def __init__(
         self,
-        module: nn.Module,
-        step: Any,
-        batches: Batches,
+        state: TrainState,
         validation: Callable[[], float] | None,
-        config: TrainConfig,
         folder: Path | None,
+        callbacks: Sequence[Callback],
     ) -> None:
-        self.module, self.step, self.batches = module, step, batches
-        self.validation, self.config, self.folder = validation, config, folder
-        self.ranks, self.generator = batches.ranks, batches.generator
-        self.noise = self.generator.get_state()  # of validations: the same for all of them
-        self.total = _total_steps(config, batches.per_epoch())
-        self.stopping = EarlyStopping(config.patience)
-        self.taken, self.points, self.history = 0, 0, list[Record]()
-        self.unseen: list[Tensor] = []  # losses that are still on the device
-        self.recent: list[float] = []  # losses since the last record
-        self.last_finite: float | None = None
-        self.best: dict[str, Tensor] | None = None
-        self.good, self.saved = snapshot(module), -1
-        self.began, self.log = time.perf_counter(), Log(None)
-        if validation is None and config.patience is not None:
-            raise ValueError(
-                f"patience must come with a validation, got {config.patience} without; "
-                "pass validation=, held-out points for example"
-            )
+        self.state, self.config, self.ranks = state, state.config, state.ranks
+        self.validation, self.folder, self.callbacks = validation, folder, callbacks
+        self.good, self.saved = snapshot(state.module), -1
+        self.log = Log(None)
+
+    def begin(self, resume: bool) -> None:
+        """Restore the checkpoint in the folder, if there is one, and open the log."""
+        state, found = self.state, None
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = previous(self.folder, resume, self.config, self.ranks.count)
+            self.ranks.wait()
+        if found is not None:
+            state.restore(found)
+            self.good, self.saved = snapshot(state.module), state.step
+        if self.folder is not None:
+            self.log = Log(self.folder / "log.jsonl" if self.ranks.is_main else None, state.step)
+        settings = {"total": state.total, "config": asdict(self.config)}
+        event = "start" if found is None else "resume"
+        self.log.write(event, state.step, {**settings, "executor": self.execute.name})
+        self.scheduler = make_scheduler(state.optimizer, self.config, state.total, state.step)
+        self.rate = float(state.optimizer.param_groups[0]["initial_lr"])
 
     def loop(self, shown: Display) -> None:
-        """Train to the end, in plain sight."""
-        stream = iter(self.batches)
+        """Train to the end."""
+        state = self.state
         try:
-            while self.taken < self.total and not self.stopping.stop:
-                self.take(next(stream))
-                shown.advance(self.taken)
-                validated = self.validation is not None and self.due(self.config.validate_every)
-                if validated or self.due(self.config.log_every):
-                    record = self.report(self.validate() if validated else None)
-                    shown.show(record, self.points / record.seconds)
-                if self.stopping.stop or self.due(self.config.checkpoint_every):
+            self.notify("on_start")
+            stream = iter(state.batches)
+            while not state.is_over:
+                self.take_step(next(stream))
+                shown.advance(state.step)
+                validates = self.validation is not None and state.is_due(self.config.validate_every)
+                if validates or state.is_due(self.config.log_every):
+                    record = self.record(self.validate() if validates else None)
+                    shown.show(record, state.points / record.seconds)
+                if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
+                self.notify("on_step")
+            self.save()
             self.check_weights()
         except DivergedError as error:
-            self.module.load_state_dict(self.good if self.best is None else self.best)
+            state.module.load_state_dict(self.good if state.best is None else state.best)
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
-        self.deliver()
+        self.finish()
 
-    def take(self, batch: Any) -> None:
-        """One step."""
-        set_learning_rate(self.step.optimizer, self.rate(self.taken))
-        self.unseen.append(self.step(batch))
-        self.taken += 1
-        self.points += count_points(batch) * self.ranks.count
-        # Looking at a loss waits for the device, or for other processes.
-        alone_on_cpu = self.ranks.device.type == "cpu" and self.ranks.count == 1
-        if len(self.unseen) >= (1 if alone_on_cpu else self.config.log_every):
-            self.look()
-
-    def look(self) -> None:
-        """Fetch the losses that are still on the device, and require them to be finite."""
-        if not self.unseen:
-            return
-        losses = self.ranks.gather(torch.stack(self.unseen)).mean(0).tolist()
-        self.unseen.clear()
-        for step, loss in enumerate(losses, self.taken - len(losses) + 1):
-            if not math.isfinite(loss):
-                raise DivergedError(step, self.last_finite)
-            self.last_finite = loss
-        self.recent += losses
+    def take_step(self, batch: Any) -> None:
+        """One step on a batch; its loss stays on the device."""
+        loss = self.execute(batch)
+        self.state.step += 1
+        self.state.points += count_points(batch) * self.ranks.count
+        self.scheduler.step()
+        self.state.losses.add(loss)
 
     def validate(self) -> float:
-        """The validation loss, and the weights if they are the best so far."""
-        self.look()
-        parameters, average = self.step.parameters, self.step.average
-        with weights_of(parameters, average), noise_of(self.generator, self.noise):
-            with evaluating(self.module):
+        """The validation loss; keeps the weights if they are the best so far."""
+        state = self.state
+        state.losses.read()
+        fixed_noise = temporary_state(state.generator, state.validation_noise)
+        with state.averaged_weights(), fixed_noise:
+            with evaluation_mode(state.module):
                 loss = self.validation() if self.validation else math.nan
             loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-            if self.stopping.update(self.taken, loss):
-                self.best = snapshot(self.module)
+            if state.stopping.update(state.step, loss):
+                state.best = snapshot(state.module)
         return loss
 
-    def report(self, validation: float | None) -> Record:
-        """A record of the steps since the last one."""
-        self.look()
-        loss = sum(self.recent) / len(self.recent)
-        record = Record(self.taken, loss, self.rate(self.taken - 1), self.seconds(), validation)
-        self.recent.clear()
-        self.history.append(record)
+    def record(self, validation: float | None) -> Record:
+        """Record the steps since the last record."""
+        state = self.state
+        lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
+        record = Record(state.step, state.losses.mean(), lr, state.seconds, validation)
+        state.history.append(record)
         self.log.record(record)
+        self.notify("on_record", record)
         return record
 
     def save(self) -> None:
-        """Keep this state as the last good one, in memory and on disk."""
-        self.look()
-        if self.saved == self.taken or not _is_finite(self.module):
+        """Keep this state in memory and on disk, if its weights are finite."""
+        state = self.state
+        state.losses.read()
+        if self.saved == state.step or not is_finite(state.module):
             return
-        self.good, self.saved = snapshot(self.module), self.taken
+        self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
-            checkpoint = self.checkpoint()
+            checkpoint = state.checkpoint()
             if self.ranks.is_main:
                 save(self.folder, checkpoint)
-                self.log.write("checkpoint", self.taken)
+                self.log.write("checkpoint", state.step)
             self.ranks.wait()
 
     def check_weights(self) -> None:
         """Require that the last step, too, has left finite weights."""
-        self.look()
-        if not _is_finite(self.module):
-            raise DivergedError(self.taken + 1, self.last_finite)
+        if not is_finite(self.state.module):
+            raise DivergedError(self.state.step + 1, self.state.losses.last_finite)
 
-    def deliver(self) -> None:
+    def finish(self) -> None:
         """Give the module its final weights: the best, or the average, or the last."""
-        if self.best is not None:
-            self.module.load_state_dict(self.best)
+        state = self.state
+        if state.best is not None:
+            state.module.load_state_dict(state.best)
         else:
-            assign(self.step.parameters, self.step.average)
-        self.log.write("end", self.taken, {"seconds": self.seconds()})
+            assign(state.parameters, state.average)
+        self.log.write("end", state.step, {"seconds": state.seconds})
+        self.notify("on_end")
 
-    def due(self, every: int) -> bool:
-        """Whether it is time for something done every so many steps, and at the end."""
-        return self.taken % every == 0 or self.taken == self.total
+    def notify(self, moment: str, *details: Any) -> None:
+        """Call a method of all callbacks."""
+        for callback in self.callbacks:
+            getattr(callback, moment)(self.state, *details)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from zero."""
-        return learning_rate(self.config, step, self.total)
-
-    def seconds(self) -> float:
-        """Time taken, interruptions left out."""
-        return time.perf_counter() - self.began
+    def log_executor(self, name: str, reason: str) -> None:
+        """Log that an executor replaces another."""
+        self.log.write("executor", self.state.step, {"executor": name, "reason": reason})
 
     def result(self) -> TrainResult:
-        """What the run came to."""
-        best_step, best_loss = self.stopping.best_step, self.stopping.best_loss
-        stopped = self.taken < self.total
-        seconds = self.seconds()
+        """The course of the run."""
+        state, stopping = self.state, self.state.stopping
         return TrainResult(
-            self.history, self.taken, best_step, best_loss, stopped, seconds, self.points
+            state.history,
+            state.step,
+            stopping.best_step,
+            stopping.best_loss,
+            state.step < state.total,
+            state.seconds,
+            state.points,
+            self.execute.name,
         )
-
-    # Checkpoints.
-
-    def begin(self, resume: bool) -> None:
-        """Start, or go on from a checkpoint."""
-        self.began = time.perf_counter()
-        if self.folder is None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found = previous(self.folder, resume, self.config, self.ranks.count)
-        self.ranks.wait()
-        if found is not None:
-            self.restore(found)
-        self.log = Log(self.folder / "log.jsonl" if self.ranks.is_main else None, self.taken)
-        event = "start" if found is None else "resume"
-        self.log.write(event, self.taken, {"total": self.total, "config": asdict(self.config)})
-
-    def checkpoint(self) -> Checkpoint:
-        """All that is needed to go on to the same digits."""
-        average = dict(zip(self.trained_names(), self.step.average))
-        generators = {
-            "now": self.generator.get_state(),
-            "epoch": self.batches.start,
-            "validation": self.noise,
-        }
-        tensors = {
-            **prefixed("module", self.module.state_dict()),
-            **prefixed("average", average),
-            **prefixed("optimizer", optimizer_tensors(self.step.optimizer)),
-            **prefixed("generator", {k: self.ranks.gather(v) for k, v in generators.items()}),
-        }
-        state = {
-            "step": self.taken,
-            "total": self.total,
-            "best_step": self.stopping.best_step,
-            "best_loss": self.stopping.best_loss,
-            "waited": self.stopping.waited,
-            "epoch": self.batches.epoch,
-            "position": self.batches.position,
-            "points": self.points,
-            "seconds": self.seconds(),
-            "processes": self.ranks.count,
-            "last_finite": self.last_finite,
-            "recent": self.recent,
-            "optimizer": optimizer_numbers(self.step.optimizer),
-            "config": asdict(self.config),
-            "history": [asdict(record) for record in self.history],
-        }
-        return Checkpoint(state, tensors, self.best)
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Become the run that wrote a checkpoint."""
-        state, tensors = checkpoint.state, checkpoint.last
-        self.module.load_state_dict(under("module", tensors))
-        average = under("average", tensors)
-        for kept, name in zip(self.step.average, self.trained_names()):
-            kept.copy_(average[name])
-        restore_optimizer(self.step.optimizer, under("optimizer", tensors), state["optimizer"])
-        # Copied, as torch takes the memory of a state to be aligned, and a row may not be.
-        generators = under("generator", tensors)
-        generators = {name: rows[self.ranks.rank].clone() for name, rows in generators.items()}
-        self.generator.set_state(generators["now"])
-        self.batches.start, self.noise = generators["epoch"], generators["validation"]
-        self.batches.epoch, self.batches.position = state["epoch"], state["position"]
-        self.stopping = EarlyStopping(
-            self.config.patience, state["best_loss"], state["best_step"], state["waited"]
-        )
-        self.taken, self.points, self.recent = state["step"], state["points"], state["recent"]
-        self.history = [Record(**record) for record in state["history"]]
-        self.last_finite, self.best = state["last_finite"], checkpoint.best
-        self.good, self.saved = snapshot(self.module), self.taken
-        self.began -= state["seconds"]
-
-    def trained_names(self) -> list[str]:
-        """Names of the parameters, in the order of the optimiser's."""
-        return [name for name, p in self.module.named_parameters() if p.requires_grad]
 
 
 def _make_step(
     losses: LossModule,
-    make_optimizer: Callable[..., torch.optim.Optimizer],
+    make_optimizer: Callable[..., torch.optim.Optimizer] | None,
     config: TrainConfig,
     ranks: Ranks,
-    generator: torch.Generator,
-    static: bool,
-) -> Any:
-    """The step: captured where it can be, eager elsewhere."""
-    wrapped = ranks.wrap(losses)
-    parameters = [p for p in losses.module.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters, lr=config.lr)
-    possible = (
-        ranks.count == 1
-        and ranks.device.type == "cuda"
-        and all("capturable" in group for group in optimizer.param_groups)
-    )
-    if config.capture and not possible:
+) -> Step:
+    """The step, with the optimiser over all parameters that are trained."""
+    trained = {name: p for name, p in losses.module.named_parameters() if p.requires_grad}
+    optimizer = (make_optimizer or _adam)(list(trained.values()), lr=config.lr)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    missing = [name for name, p in trained.items() if id(p) not in held]
+    if missing or len(held) > len(trained):
         raise ValueError(
-            "capture must be None or False except for one process on a GPU and an optimiser such "
-            f"as Adam, got True for {ranks.count} on {ranks.device} with "
-            f"{type(optimizer).__name__}; None captures where that is possible"
+            "optimizer must hold the parameters that are trained and no others, got one with "
+            f"{len(held)} of them for {len(trained)}, without {', '.join(missing) or 'none'}; "
+            "freeze parameters with requires_grad_(False)"
         )
-    capture = possible and static and config.drop_last if config.capture is None else config.capture
-    turns = Turns(wrapped, losses.parts, optimizer, config.max_norm, config.ema_decay)
-    return captured_step(turns, generator) if capture else EagerStep(turns)
+    gradients = Gradients(ranks.wrap(losses))
+    return Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
 
 
-def _total_steps(config: TrainConfig, per_epoch: int | None) -> int:
-    if config.epochs is None:
-        return config.steps or 0
-    if per_epoch is None:
-        raise ValueError(
-            f"steps must be given for data of unknown length, got epochs={config.epochs}; "
-            "use TrainConfig(steps=...)"
-        )
-    return config.epochs * per_epoch
+def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Adam; on a GPU in its fused form, which reads and writes the weights once."""
+    return torch.optim.Adam(parameters, lr=lr, fused=parameters[0].is_cuda or None)
 
 
 def _check_arguments(
@@ -436,7 +337,7 @@ def _check_arguments(
             f"config must be a TrainConfig, got {type(config).__name__}; "
             "try TrainConfig(steps=1000)"
         )
-    check_flag(resume, "resume", "True goes on with the run in the folder")
+    check_flag(resume, "resume", "True continues the run in the folder")
     check_flag(progress, "progress", "True shows a bar or lines")
     if folder is None and resume:
         raise ValueError(
@@ -449,6 +350,25 @@ def _check_arguments(
         )
 
 
-def _is_finite(module: nn.Module) -> bool:
-    values = [v for v in module.state_dict().values() if v.is_floating_point()]
-    return bool(torch.stack([v.isfinite().all() for v in values]).all())
+def _check_parts(
+    config: TrainConfig,
+    validation: Any,
+    validation_objective: Any,
+    callbacks: Any,
+) -> None:
+    if validation_objective is not None and not isinstance(validation, Tensor):
+        raise ValueError(
+            "validation_objective must come with held-out points, got "
+            f"validation={type(validation).__name__}; a function needs no objective"
+        )
+    if validation is None and config.patience is not None:
+        raise ValueError(
+            f"patience must come with a validation, got {config.patience} without; "
+            "pass validation=, held-out points for example"
+        )
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise TypeError(
+                f"callbacks must be Callback objects, got {type(callback).__name__}; derive its "
+                "class from scorematching.training.Callback"
+            )

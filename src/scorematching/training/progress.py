@@ -1,4 +1,4 @@
-"""What a run says while it trains: to people, and to a file of one JSON object per line."""
+"""Progress of a run: a bar or lines for people, and a log file of JSON lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from scorematching.training.checkpoint import write_atomically
@@ -16,14 +15,14 @@ from scorematching.training.checkpoint import write_atomically
 
 @dataclass(frozen=True)
 class Record:
-    """A moment of a run.
+    """Numbers of a run at one step.
 
     Attributes:
         step: steps taken.
         loss: mean loss of the batches since the record before.
-        lr: learning rate of the last of them.
-        seconds: time since the run began, interruptions left out.
-        validation: validation loss; None where there was no validation at this step.
+        lr: learning rate of the last of them, in the first parameter group.
+        seconds: time since the run began, without interruptions.
+        validation: validation loss; None without a validation at this step.
 
     Example:
         >>> Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5).validation is None
@@ -38,16 +37,16 @@ class Record:
 
 
 class Log:
-    """A file with one JSON object per line, written through at every line.
+    """A file with one JSON object per line.
 
     Args:
-        path: the file; None keeps no log.
-        step: what the file already says about later steps is forgotten, since a resumed run will
-            say it again, and so is a line that was cut short.
+        path: the file; None writes no log.
+        step: the first step of a resumed run. Events of later steps are removed, since they will
+            be written again, and so is an incomplete last line.
     """
 
     def __init__(self, path: Path | None, step: int = 0) -> None:
-        """Open the file where a run begins or goes on."""
+        """Keep the events up to the step."""
         self.path = path
         if path is None:
             return
@@ -70,7 +69,7 @@ class Log:
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
-    """The events in a log; a last line that was cut short is left out.
+    """The events in a log, without an incomplete last line.
 
     Example:
         >>> [event["loss"] for event in read_log("runs/wine/log.jsonl")  # doctest: +SKIP
@@ -83,25 +82,20 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
 
 
 class Display:
-    """Progress for people: nothing. Subclasses say more."""
+    """Shows nothing; the base of what shows progress."""
 
     def __enter__(self) -> Display:
-        """Begin."""
+        """Start."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End."""
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
 
     def advance(self, step: int) -> None:
-        """A step was taken."""
+        """Show that a step was taken."""
 
     def show(self, record: Record, rate: float) -> None:
-        """A record was made, at ``rate`` points per second."""
+        """Show a record, at ``rate`` points per second."""
 
 
 class Bar(Display):
@@ -114,7 +108,7 @@ class Bar(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any) -> None:
-        """Lay out the bar."""
+        """Make the bar."""
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -129,24 +123,19 @@ class Bar(Display):
         self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the bar as it is."""
         self.bar.stop()
 
     def advance(self, step: int) -> None:
-        """Move the bar, ten times a second at most: steps can be shorter than moving it."""
+        """Move the bar, at most ten times a second, since that can take longer than a step."""
         now = time.perf_counter()
         if now - self.drawn > 0.1:
             self.bar.update(self.task, completed=step)
             self.drawn = now
 
     def show(self, record: Record, rate: float) -> None:
-        """Put numbers beside it."""
+        """Show numbers beside the bar."""
         self.bar.update(self.task, completed=record.step, description=describe(record, rate))
 
 
@@ -161,12 +150,12 @@ class Lines(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
-        """Begin with nothing written."""
+        """Start without a line written."""
         self.total, self.done, self.console, self.interval = total, done, console, interval
         self.start, self.written = time.perf_counter(), -math.inf
 
     def show(self, record: Record, rate: float) -> None:
-        """Write a line, if it is time for one."""
+        """Write a line, if the interval has passed."""
         now = time.perf_counter()
         if now - self.written < self.interval and record.step < self.total:
             return
@@ -187,7 +176,7 @@ def display(enabled: bool, total: int, done: int = 0, console: Any = None) -> Di
 
 
 def describe(record: Record, rate: float) -> str:
-    """A record in a few words.
+    """A record as text.
 
     Example:
         >>> describe(Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5), rate=12800.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
+
+from scorematching._tables import text_table
 
 
 @dataclass(frozen=True)
@@ -85,30 +86,13 @@ class VarianceReport:
 
     def __str__(self) -> str:
         """A table aligned by spaces."""
-        lines = [self._title(), "", _join(_HEADINGS[0]), _join(_HEADINGS[1])]
-        for name, cells in self._sections():
-            lines += [name, *map(_join, cells)]
-        return "\n".join([*lines, "", self._conclusion()])
+        cells = [line for name, lines in self._sections() for line in ([name], *lines)]
+        table = text_table(_HEADINGS, cells, align_right=True)
+        return "\n".join([self._title(), "", table, "", self._conclusion()])
 
     def show(self) -> None:
-        """Print the table: drawn in a terminal or notebook, plain text elsewhere."""
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-
-        console = Console(highlight=False)
-        if not (console.is_terminal or console.is_jupyter):
-            print(self)
-            return
-        table = Table(box=SIMPLE_HEAD, padding=0, collapse_padding=True)
-        for i, parts in enumerate(zip(*_HEADINGS, strict=True)):
-            justify: Literal["left", "right"] = "right" if i else "left"
-            table.add_column("\n".join(parts), justify=justify, no_wrap=True)
-        for name, cells in self._sections():
-            table.add_row(name, style="bold")
-            for row in cells:
-                table.add_row(*row, end_section=row is cells[-1])
-        console.print(self._title(), table, self._conclusion(), sep="\n")
+        """Print the table."""
+        print(self)
 
     def _title(self) -> str:
         of = f"loss {self.reference.loss_variance:.3g}"
@@ -168,17 +152,14 @@ def ratio(a: float | None, b: float | None) -> float | None:
 
 
 _HEADINGS = (
-    ("", "", "loss", "gradient", "time", "time x", "time x (data"),
-    ("projection", "M", "variance", "variance", "(ms)", "variance", "+ variance)"),
+    "\nprojection",
+    "\nM",
+    "loss\nvariance",
+    "gradient\nvariance",
+    "time\n(ms)",
+    "time x\nvariance",
+    "time x (data\n+ variance)",
 )
-_WIDTHS = (24, 3, 9, 9, 8, 9, 13)
-
-
-def _join(cells: Sequence[str]) -> str:
-    """One line of the plain table: the first column to the left, the others to the right."""
-    first, *rest = cells
-    padded = [cell.rjust(width) for cell, width in zip(rest, _WIDTHS[1:], strict=True)]
-    return "  ".join([first.ljust(_WIDTHS[0]), *padded]).rstrip()
 
 
 def _number(value: float | None) -> str:

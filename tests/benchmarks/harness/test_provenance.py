@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +18,29 @@ def test_a_copy_says_what_it_is_a_copy_of(monkeypatch: pytest.MonkeyPatch) -> No
     assert provenance.commit() == "abc123"
 
 
-@pytest.mark.parametrize(("changed", "mark"), [("", ""), (" M src/x.py", "+")])
-def test_changed_files_are_marked(changed: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_changed_files_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that was changed, not the results that a benchmark has just written."""
+
+    def git(*words: str) -> None:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    files = [tmp_path / "src" / "a.py", tmp_path / "benchmarks" / "results" / "cpu.json"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
     monkeypatch.delenv("SCOREMATCHING_COMMIT", raising=False)
-    answers = {"rev-parse": "abc123", "status": changed}
-    monkeypatch.setattr(provenance, "_git", lambda *words: answers[words[0]])
-    assert provenance.commit() == "abc123" + mark
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    clean = provenance.commit()
+    assert clean is not None and len(clean) == 40
+    files[1].write_text("2")
+    assert provenance.commit() == clean
+    files[0].write_text("2")
+    assert provenance.commit() == f"{clean}+"
 
 
 def test_no_git_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +56,9 @@ def test_versions_and_processor() -> None:
     found = provenance.versions()
     assert str(found["torch"]) in torch.__version__
     assert provenance.device_name("cpu")
+
+
+def test_a_stamp_says_it_all() -> None:
+    found = provenance.stamp("python -m program", packages=("torch", "no-such-package"))
+    assert {"command", "date", "commit", "device", "threads", "python", "versions"} == set(found)
+    assert found["versions"]["no-such-package"] is None and "python" not in found["versions"]

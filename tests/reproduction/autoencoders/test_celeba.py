@@ -15,7 +15,7 @@ from reproduction.autoencoders.celeba import (
     EXPERIMENT,
     SMOKE,
     Config,
-    Judge,
+    SampleDistances,
     as_bytes,
     coarse_pixels,
     dequantise,
@@ -93,15 +93,15 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(SMALL, job(tmp_path / "whole"))
-    real, calls = Judge.__call__, []
+    real, calls = SampleDistances.__call__, []
 
-    def break_once(self: Judge, model: Any) -> Any:
+    def break_once(self: SampleDistances, model: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return real(self, model)
 
-    monkeypatch.setattr(Judge, "__call__", break_once)
+    monkeypatch.setattr(SampleDistances, "__call__", break_once)
     with pytest.raises(KeyboardInterrupt):
         run(SMALL, job(tmp_path / "broken"))
     resumed = run(SMALL, job(tmp_path / "broken"))
@@ -137,9 +137,10 @@ def test_bytes_become_numbers_with_the_noise_of_rounding() -> None:
     assert noise.abs().max() <= 1 / 256 + 1e-7 and noise.abs().max() > 0.99 / 256
 
 
-def test_the_judge_compares_rounded_samples_with_held_out_images(tmp_path: Path) -> None:
+def test_distances_compare_rounded_samples_with_held_out_images(tmp_path: Path) -> None:
     images = load(SMALL, job(tmp_path)).test
-    judge = Judge(replace(SMALL, fid_samples=len(images), fid_batch=16), job(tmp_path), images)
+    config = replace(SMALL, fid_samples=len(images), fid_batch=16)
+    distances = SampleDistances(config, job(tmp_path), images)
 
     class Echo:
         """A model whose samples are the images, a little off."""
@@ -150,12 +151,12 @@ def test_the_judge_compares_rounded_samples_with_held_out_images(tmp_path: Path)
             self.place += n
             return scale(images[self.place - n : self.place]) + 0.4 / 127.5
 
-    found = judge(Echo())
+    found = distances(Echo())
     assert found["fid"] < 1e-9 and found["kid"] < 0  # equal sets; its estimate is unbiased
     other = torch.zeros_like(images)
     truth = frechet_distance(coarse_pixels(other.float()), coarse_pixels(images.float() / 255))
     Echo.sample = lambda self, n, generator: scale(other[:n])  # type: ignore[method-assign]
-    assert judge(Echo())["fid"] == pytest.approx(truth, rel=1e-6)
+    assert distances(Echo())["fid"] == pytest.approx(truth, rel=1e-6)
 
 
 def test_a_seed_has_the_same_images_held_out(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from reproduction.autoencoders import training as autoencoders
 from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_vae, make_wae
 from reproduction.autoencoders.training import (
     Settings,
-    TwoRates,
     loss_for,
+    optimizer_for,
     spectral,
     stein,
-    train_in_stages,
+    train_model,
 )
 from reproduction.experiment import Job
-from scorematching.estimators import spectral_score, stein_score
+from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import ImplicitVAE
 from scorematching.training import TrainConfig, train
 from tests.tolerances import IDENTITY, ROUTES
@@ -61,19 +61,20 @@ def as_it_is(batch: Tensor, generator: torch.Generator) -> Tensor:
 def test_spectral_is_that_of_the_estimators(average: bool) -> None:
     z = draws(4, 30, 3) * torch.tensor([0.1, 1.0, 2.0, 5.0])[:, None, None]
     config = replace(TINY, average_mass=average)
-    plain = spectral_score(z, include_diagonal=True, average_mass=average)
+    plain = fit_spectral(z, include_diagonal=True, average_mass=average).at_samples()
     assert torch.allclose(spectral(config, z), plain, rtol=0, atol=ROUTES * plain.abs().max())
-    other = spectral_score(z, include_diagonal=True, average_mass=not average)
+    other = fit_spectral(z, include_diagonal=True, average_mass=not average).at_samples()
     assert not torch.allclose(other, plain)
 
 
 def test_kernels_compute_in_double_precision() -> None:
     z = draws(2, 40, 8).float()
-    for method, plain in ((stein, stein_score), (spectral, spectral_score)):
-        wide = plain(z.double(), include_diagonal=True)
-        if method is spectral:
-            wide = plain(z.double(), include_diagonal=True, average_mass=True)
-        found = method(TINY, z)
+    fits = (
+        (stein, fit_stein(z.double(), include_diagonal=True)),
+        (spectral, fit_spectral(z.double(), include_diagonal=True, average_mass=True)),
+    )
+    for method, fitted in fits:
+        wide, found = fitted.at_samples(), method(TINY, z)
         assert found.dtype == torch.float32
         assert torch.equal(found, wide.float()) or torch.allclose(found.double(), wide, rtol=1e-6)
 
@@ -82,9 +83,8 @@ def test_a_set_of_samples_keeps_its_first_eigenpair() -> None:
     """Even where it has all the mass, as for samples that hardly differ."""
     z = draws(1, 6, 2)
     config = replace(TINY, mass=1e-6)
-    assert torch.allclose(
-        spectral(config, z), spectral_score(z, num_eigen=1, include_diagonal=True), atol=IDENTITY
-    )
+    wanted = fit_spectral(z, num_eigen=1, include_diagonal=True).at_samples()
+    assert torch.allclose(spectral(config, z), wanted, atol=IDENTITY)
 
 
 def test_unknown_methods_are_refused() -> None:
@@ -144,72 +144,78 @@ def test_kernels_see_many_latents_of_a_point_or_one_of_many_points(method: str) 
 
 
 def test_two_rates_are_two_optimisers() -> None:
-    both = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-    plain = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-    one = TwoRates(both, 1e-2, {id(both[1])}, ratio=0.1)
-    two = [torch.optim.RMSprop([p], lr=lr) for p, lr in zip(plain, (1e-2, 1e-3))]
+    """Of the encoder and decoder one, of the score network the other."""
+    models = [implicit(), implicit()]
+    config = replace(TINY, score_lr=1e-4)
+    one = optimizer_for(config, models[0])(list(models[0].parameters()), lr=1e-3)
+    named = [dict(model.named_parameters()) for model in models]
+    two = [
+        torch.optim.RMSprop([p], lr=1e-4 if "score_network" in name else 1e-3)
+        for name, p in named[1].items()
+    ]
     for k in range(3):
-        for p in (*both, *plain):
-            p.grad = torch.arange(3.0) + k
+        for p in (p for each in named for p in each.values()):
+            p.grad = torch.full_like(p, k - 0.5)
         one.step()
         for optimizer in two:
             optimizer.step()
-    assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(both, plain))
-    assert [group["lr"] for group in one.param_groups] == [1e-2, 1e-2]
+    for name, p in named[0].items():
+        torch.testing.assert_close(p, named[1][name])
+    assert optimizer_for(TINY, models[0]) is torch.optim.RMSprop
 
 
 # Stages.
 
 
 def staged(folder: Path, config: Settings = TINY, stop_at: int | None = None) -> Any:
-    """Train a small model; optionally be interrupted while it is looked at."""
+    """Train a small model; optionally be interrupted while it is evaluated."""
     explicit = config.method == "ELBO"
     model: Any = make_vae(2, 5, (6,), seeded(2)) if explicit else implicit()
-    looks = []
+    marks = []
 
-    def look(mark: int) -> dict[str, Any]:
-        looks.append(mark)
+    def evaluate(mark: int) -> dict[str, Any]:
+        marks.append(mark)
         if mark == stop_at:
             raise KeyboardInterrupt
         return {"sum": sum(p.sum().item() for p in model.parameters())}
 
     try:
-        seen = train_in_stages(model, bits(), as_it_is, config, job(folder), look)
+        seen = train_model(model, bits(), as_it_is, config, job(folder), evaluate)
     except KeyboardInterrupt:
-        return None, looks, model
-    return seen, looks, model
+        return None, marks, model
+    return seen, marks, model
 
 
 def test_stages_leave_the_digits_alone(tmp_path: Path) -> None:
     weights = []
     for stage in (2, 5, 6):
-        seen, looks, model = staged(tmp_path / str(stage), replace(TINY, stage=stage))
-        assert looks == [*range(stage, 6, stage), 6] and seen["iterations"] == 6
+        seen, marks, model = staged(tmp_path / str(stage), replace(TINY, stage=stage))
+        assert marks == [*range(stage, 6, stage), 6] and seen["iterations"] == 6
         weights.append([p.detach().clone() for p in model.parameters()])
     for other in weights[1:]:
         assert all(torch.equal(a, b) for a, b in zip(weights[0], other))
 
 
-def test_an_interrupted_run_looks_at_what_it_has_not_seen(tmp_path: Path) -> None:
+def test_an_interrupted_run_evaluates_only_what_it_has_not(tmp_path: Path) -> None:
     whole, _, _ = staged(tmp_path / "whole")
     assert staged(tmp_path / "broken", stop_at=4)[1] == [2, 4]
-    resumed, looks, _ = staged(tmp_path / "broken")
-    assert looks == [4, 6]
+    resumed, marks, _ = staged(tmp_path / "broken")
+    assert marks == [4, 6]
     for mark in ("2", "4", "6"):
         assert resumed["stages"][mark]["sum"] == whole["stages"][mark]["sum"]
-    again, looks, model = staged(tmp_path / "broken")
-    assert looks == [] and again == resumed
+    again, marks, model = staged(tmp_path / "broken")
+    assert marks == [] and again == resumed
     assert sum(p.sum().item() for p in model.parameters()) == whole["stages"]["6"]["sum"]
 
 
 def test_a_run_stops_where_its_time_is_up(tmp_path: Path) -> None:
-    seen, looks, _ = staged(tmp_path, replace(TINY, max_seconds=1e-9))
-    assert looks == [2] and seen["iterations"] == 2
+    seen, marks, _ = staged(tmp_path, replace(TINY, max_seconds=1e-9))
+    assert marks == [2] and seen["iterations"] == 2
 
 
 def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     wild = replace(TINY, method="ELBO", lr=1e30)
-    seen, looks, model = staged(tmp_path, wild)
-    assert looks == [] and seen["diverged_at"] is not None and seen["iterations"] == 0
+    seen, marks, model = staged(tmp_path, wild)
+    assert marks == [] and seen["diverged_at"] is not None and seen["iterations"] == 0
     assert all(p.isfinite().all() for p in model.parameters())
     assert staged(tmp_path, wild)[0] == seen

@@ -13,7 +13,9 @@ import torch
 
 from benchmarks.harness.timing import interleaved, seconds_of
 from reproduction.dkef import scaling as dkef_scaling
-from reproduction.dkef.scaling import EXPERIMENT, SMOKE, UNIT, Config, prepare, run
+from reproduction.dkef import scaling_report
+from reproduction.dkef.scaling import EXPERIMENT, SMOKE, Config, prepare, run
+from reproduction.dkef.scaling_report import UNIT
 from reproduction.experiment import Job, Run
 from reproduction.objectives import METHODS
 from reproduction.report import write_report
@@ -182,14 +184,14 @@ def fake_run(seed: int, noise: float) -> Run:
 
 def test_notes_hold_the_fitted_figures(tmp_path: Path) -> None:
     runs = [fake_run(0, 2.0), fake_run(1, 0.5)]
-    slopes, ratios, memory, missing = dkef_scaling.notes(runs)
+    slopes, ratios, memory, missing = scaling_report.notes(runs)
     assert "from D = 100 to 784" in slopes
     assert "1.00 (SM), 0.00 (SSM-VR) and 0.00 (DSM)" in slopes.replace("-0.00", "0.00")
     assert "D = 784" in ratios and "SSM-VR 1.50" in ratios and "SM " not in ratios
     assert "MB" in memory
     assert missing == "cpu: SM is missing at D = 784: out of memory."
-    assert dkef_scaling.averages(runs, "seconds", "SM")[400] == pytest.approx(0.4)
-    assert [p.name for p in dkef_scaling.plot(runs, tmp_path)] == ["figure-scaling-cpu.png"]
+    assert scaling_report.averages(runs, "seconds", "SM")[400] == pytest.approx(0.4)
+    assert [p.name for p in scaling_report.plot(runs, tmp_path)] == ["figure-scaling-cpu.png"]
 
 
 def test_clocks_tell_the_slow_from_the_quick() -> None:

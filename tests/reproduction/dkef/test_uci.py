@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from reproduction.dkef import uci as dkef_uci
+from reproduction.dkef import uci_report
 from reproduction.dkef.uci import EXPERIMENT, SIGMAS, Config
 from reproduction.experiment import Job, Run
 from reproduction.objectives import METHODS
@@ -215,7 +216,7 @@ class TestReport:
     )
 
     def test_differences_are_taken_seed_by_seed(self) -> None:
-        notes = "\n".join(dkef_uci.write_notes(self.RUNS))
+        notes = "\n".join(uci_report.write_notes(self.RUNS))
         # 1, 0.9 and 0.8: the mean, and 0.1 / sqrt 3.
         assert "SM loss of SSM-VR minus SM: 0.9 ± 0.0577 (3 seeds)" in notes
         assert "SM loss of SSM-VR minus SSM: -9.1 ± 0.0577 (3 seeds)" in notes
@@ -223,15 +224,15 @@ class TestReport:
 
     def test_what_is_far_off_does_not_set_the_scale(self) -> None:
         means = (-30.0, -29.1, -20.0, -15.0, 1e9)
-        low, high = dkef_uci._scale([(mean, 2.0) for mean in means])
+        low, high = uci_report._scale([(mean, 2.0) for mean in means])
         assert low < -32  # with its error
         assert -13 < high < 100
-        low, high = dkef_uci._scale([(-102.1, 3.2), (-102.4, 3.0), (-107.0, 14.0)])
+        low, high = uci_report._scale([(-102.1, 3.2), (-102.4, 3.0), (-107.0, 14.0)])
         assert low < -121  # two that agree do not make a stranger of a third within its error
-        low, high = dkef_uci._scale([(1.0, None)])
+        low, high = uci_report._scale([(1.0, None)])
         assert low < 1 < high
-        assert dkef_uci._scale([]) == (0.0, 1.0)
+        assert uci_report._scale([]) == (0.0, 1.0)
 
     def test_the_figure_is_written(self, tmp_path: Path) -> None:
-        (path,) = dkef_uci.draw_figures(self.RUNS, tmp_path)
+        (path,) = uci_report.draw_figures(self.RUNS, tmp_path)
         assert path.read_bytes().startswith(b"\x89PNG")

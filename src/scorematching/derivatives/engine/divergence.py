@@ -9,6 +9,7 @@ space of its weight, and an orthonormal basis of that space is enough.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ class Survey(Tape):
         numbers: how many numbers all traced values have together.
         largest: how many the largest one has.
         readers: the weights of the linear layers that read x; None for any other operation.
+        hooked: whether the model recomputes or moves what autograd saves (torch's checkpoint).
     """
 
     def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
@@ -42,6 +44,7 @@ class Survey(Tape):
         self.numbers = self.largest = x.numel()
         self.readers: list[Tensor | None] = []
         self._weight: Tensor | None = None
+        self.hooked = False
 
     def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Keep the weight of a layer that reads x."""
@@ -52,6 +55,7 @@ class Survey(Tape):
         self, inputs: Any, y: Tensor, push: Push, second: Second | None, axis: int | None
     ) -> Traced:
         """Count y."""
+        self.hooked = self.hooked or _saved_tensors_are_hooked()
         self.numbers += y.numel()
         self.largest = max(self.largest, y.numel())
         self.readers += [self._weight for x in inputs if x.p is self.points]
@@ -107,17 +111,22 @@ class Plan(NamedTuple):
 def accumulate(chunk: Chunk, directions: Tensor, plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
     """A chunk function over all directions; each repeats the random numbers of the first."""
     parts = directions.split(plan.size)
-    devices = [x.device] if x.is_cuda else []
     results = []
     for i, part in enumerate(parts):
         # Only the last chunk leaves the random state as one evaluation would.
-        with torch.random.fork_rng(devices=devices, enabled=i < len(parts) - 1):
+        with same_random_numbers(x, enabled=i < len(parts) - 1):
             if plan.recompute:
                 results.append(checkpoint(chunk, part, use_reentrant=False))
             else:
                 results.append(chunk(part))
     projected, curvature = zip(*results)
     return torch.cat(projected), sum(curvature)
+
+
+def same_random_numbers(x: Tensor, enabled: bool = True) -> AbstractContextManager[None]:
+    """A region after which random numbers repeat: the state at its start is restored."""
+    devices = [x.device] if x.is_cuda else []
+    return torch.random.fork_rng(devices=devices, enabled=enabled)
 
 
 def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | None) -> Plan:
@@ -130,7 +139,14 @@ def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | 
     each = x.element_size() * (3 * survey.numbers if training else 6 * survey.largest)
     chunk, kept = (max_memory, max_memory) if max_memory is not None else _default_budget(x)
     size = max(1, chunk // each)
-    return Plan(size, training and num > size and num * each > kept)
+    # Checkpoints of the model do not nest with those of chunks.
+    return Plan(size, training and num > size and num * each > kept and not survey.hooked)
+
+
+def _saved_tensors_are_hooked() -> bool:
+    """Whether torch's hooks for saved tensors are active; it has no public question for that."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(True) is not None
 
 
 def _default_budget(x: Tensor) -> tuple[int, int]:

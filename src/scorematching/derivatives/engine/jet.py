@@ -13,9 +13,9 @@ from scorematching.derivatives.engine.trace import Traced
 
 
 class Jet(Tangents):
-    """Carries the mean second derivative forward: for many outputs, for traces, and wherever the
-    batch axis is not known.
+    """Carries the mean second derivative forward.
 
+    It serves models with many outputs, exact traces, and models whose batch axis is not known:
     ``second(y) = phi'[second(x)] + phi''[u, u]``, with no reverse pass.
     """
 

@@ -108,11 +108,10 @@ class Pairing(Tangents):
         The gradient in x is needed once, here, and not again in the backward pass of the loss,
         where it would cost as much as a layer; `pair` multiplies by the weight instead.
         """
-        if x.p is not self.x or not self.x.is_leaf:
+        trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+        if x.p is not self.x or not self.x.is_leaf or not trained:
             return super().affine(x, weight, bias)
         y = F.linear(x.p.detach(), weight, bias)
-        if not y.requires_grad:
-            y.requires_grad_()  # a frozen layer
         self.first_layers.append((y, weight))
         return y
 
@@ -176,6 +175,8 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
     points.viewed = True  # the caller has them too
     y = f(points)
     if not isinstance(y, Traced):
+        # Whatever bypasses tracing raises an error, so a plain tensor does not depend on x.
+        check_depends(not isinstance(y, Tensor), "model")
         raise Untraceable(f"the model returns {type(y).__name__}, which was not traced")
     return y
 
@@ -206,5 +207,3 @@ def _without_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-

@@ -84,8 +84,8 @@ class Traced(Tensor):
     def __new__(cls, p: Tensor, *args: Any, **kwargs: Any) -> Traced:
         """Make a tensor of the shape of p, without storage."""
         if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
-            return _make(cls, p.shape)  # type: ignore[no-any-return]
-        return _make(cls, p.shape, dtype=p.dtype, device=p.device)  # type: ignore[no-any-return]
+            return _make(cls, p.shape)
+        return _make(cls, p.shape, dtype=p.dtype, device=p.device)
 
     def __init__(
         self,
@@ -121,15 +121,17 @@ class Traced(Tensor):
         return dispatch(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise Untraceable(f"{func}: called where torch hides it (vmap, torch.tensor, a transform)")
 
     # Properties of the value. Reading them from p avoids a dispatch for each.
-    shape = property(lambda self: self.p.shape)  # type: ignore[assignment]
-    dtype = property(lambda self: self.p.dtype)  # type: ignore[assignment]
-    device = property(lambda self: self.p.device)  # type: ignore[assignment]
-    ndim = property(lambda self: self.p.ndim)  # type: ignore[assignment]
-    requires_grad = property(lambda self: self.p.requires_grad, lambda self, value: None)  # type: ignore[assignment]
+    shape = property(lambda self: self.p.shape)
+    dtype = property(lambda self: self.p.dtype)
+    device = property(lambda self: self.p.device)
+    ndim = property(lambda self: self.p.ndim)
+    requires_grad = property(lambda self: self.p.requires_grad, lambda self, value: None)
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))

@@ -81,7 +81,7 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _out_of_place(call: Call, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``exp`` for ``exp_``: the in-place function on a copy."""
-    return call.func(value.clone(), *args, **kwargs)  # type: ignore[no-any-return]
+    return call.func(value.clone(), *args, **kwargs)
 
 
 def _with_arguments(shortcut: Push, args: Any, kwargs: Any, *values: Tensor) -> Tensor:
@@ -116,6 +116,7 @@ def _softplus_single(
 
 @elementwise("softplus", from_input=True, single=_softplus_single)
 def softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """``log(1 + exp(beta z)) / beta``."""
     s = torch.sigmoid(z if beta == 1 else beta * z)
     if threshold < 20:  # beyond it torch returns z, whose derivative is one
         s = torch.where(beta * z > threshold, 1.0, s)
@@ -125,6 +126,7 @@ def softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -
 
 @elementwise("silu", inplace=1, from_input=True)
 def silu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``z sigmoid(z)``."""
     s = torch.sigmoid(z)
     ds = s * (1 - s)
     return s + z * ds, ds * (2 + z * (1 - 2 * s))
@@ -132,6 +134,7 @@ def silu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
 
 @elementwise("gelu", from_input=True)
 def gelu(z: Tensor, y: Tensor, approximate: str = "none") -> Any:
+    """``z Phi(z)``, exact or by tanh."""
     if approximate == "none":
         density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         return 0.5 * torch.erfc(-z / math.sqrt(2)) + z * density, (2 - z * z) * density
@@ -145,6 +148,7 @@ def gelu(z: Tensor, y: Tensor, approximate: str = "none") -> Any:
 
 @elementwise("mish", inplace=1, from_input=True)
 def mish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``z tanh(softplus(z))``."""
     t, s = torch.tanh(F.softplus(z)), torch.sigmoid(z)
     d = 1 - t * t
     return t + z * d * s, d * s * (2 + z * (1 - s - 2 * t * s))
@@ -152,6 +156,7 @@ def mish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
 
 @elementwise("logit", "special_logit")
 def logit(z: Tensor, y: Tensor, eps: float | None = None) -> Any:
+    """``log(z / (1 - z))``, constant outside [eps, 1 - eps]."""
     d = 1 / (z * (1 - z))
     inside = torch.ones_like(z) if eps is None else ((z >= eps) & (z <= 1 - eps)).to(z.dtype)
     return inside * d, inside * (2 * z - 1) * d * d
@@ -164,9 +169,7 @@ def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
     return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
 
 
-POWER = Operation(
-    "pow", "elementwise", apply, facts=Elementwise(_power, False, True, None)
-)
+POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, False, True, None))
 """Powers with a constant exponent; `products.power` decides which powers these are."""
 
 
@@ -268,16 +271,19 @@ def _mask(condition: Tensor, z: Tensor) -> Any:
 
 @elementwise("relu", kink=0, inplace=1)
 def relu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``max(z, 0)``."""
     return _mask(z > 0, z)
 
 
 @elementwise("relu6", kink=0, inplace=1)
 def relu6(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``min(max(z, 0), 6)``."""
     return _mask((z > 0) & (z < 6), z)
 
 
 @elementwise("leaky_relu", kink=0, inplace=2)
 def leaky_relu(z: Tensor, y: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    """``z``, or ``negative_slope z`` where that is negative."""
     return torch.where(z > 0, torch.ones_like(z), torch.full_like(z, negative_slope)), None
 
 
@@ -285,16 +291,19 @@ def leaky_relu(z: Tensor, y: Tensor, negative_slope: float = 0.01, inplace: bool
 def hardtanh(
     z: Tensor, y: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Any:
+    """Z within two bounds."""
     return _mask((z > min_val) & (z < max_val), z)
 
 
 @elementwise("hardsigmoid", kink=0, inplace=1)
 def hardsigmoid(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``z / 6 + 1/2`` within [0, 1]."""
     return ((z > -3) & (z < 3)).to(z.dtype) / 6, None
 
 
 @elementwise("hardswish", kink=0, inplace=1)
 def hardswish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """``z hardsigmoid(z)``."""
     inside = ((z > -3) & (z < 3)).to(z.dtype)
     return torch.where(z >= 3, torch.ones_like(z), inside * (2 * z + 3) / 6), inside / 3
 
@@ -306,18 +315,21 @@ def _tail(z: Tensor, tail: Tensor, slope: float, second: Tensor) -> Any:
 
 @elementwise("elu", kink=1, inplace=2)
 def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """Z, or an exponential tail."""
     tail = alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, 1.0, tail)
 
 
 @elementwise("celu", kink=1, inplace=2)
 def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """Z, or an exponential tail with slope one at zero."""
     tail = torch.exp(z.clamp(max=0.0) / alpha)
     return _tail(z, tail, 1.0, tail / alpha)
 
 
 @elementwise("selu", kink=0, inplace=1)
 def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
+    """A scaled z, or an exponential tail."""
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
     tail = scale * alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, scale, tail)
@@ -325,50 +337,60 @@ def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
 
 @elementwise("softsign", kink=1)
 def softsign(z: Tensor, y: Tensor) -> Any:
+    """``z / (1 + |z|)``."""
     d = (1 + z.abs()) ** -2
     return d, -2 * z.sign() * d / (1 + z.abs())
 
 
 @elementwise("softshrink", kink=0)
 def softshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
+    """Z shrunk towards zero by lambd."""
     return _mask(z.abs() > lambd, z)
 
 
 @elementwise("hardshrink", kink=-1)
 def hardshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
+    """Z, or zero where it is small."""
     return _mask(z.abs() > lambd, z)
 
 
 @elementwise("abs", "absolute", "__abs__", "fabs", kink=0)
 def absolute(z: Tensor, y: Tensor) -> Any:
+    """``|z|``."""
     return z.sign(), None
 
 
 @elementwise("clamp", "clip", kink=0)
 def clamp(z: Tensor, y: Tensor, min: Any = None, max: Any = None) -> Any:
+    """Z within bounds."""
     return _mask(y == z, z)
 
 
 @elementwise("clamp_min", kink=0)
 def clamp_min(z: Tensor, y: Tensor, min: Any) -> Any:
+    """Z, bounded below."""
     return _mask(y == z, z)
 
 
 @elementwise("clamp_max", kink=0)
 def clamp_max(z: Tensor, y: Tensor, max: Any) -> Any:
+    """Z, bounded above."""
     return _mask(y == z, z)
 
 
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)
 def threshold(z: Tensor, y: Tensor, threshold: float, value: float, inplace: bool = False) -> Any:
+    """Z, or a value below a threshold."""
     return _mask(z > threshold, z)
 
 
 @elementwise("remainder", "__mod__", "fmod", kink=-1)
 def remainder(z: Tensor, y: Tensor, other: Any) -> Any:
+    """Z modulo a constant."""
     return 1.0, None
 
 
 @elementwise("frac", kink=-1)
 def fraction(z: Tensor, y: Tensor) -> Any:
+    """Z without its whole part."""
     return 1.0, None

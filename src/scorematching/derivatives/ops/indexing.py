@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.tape import Push, Tape, lift, widen
+from scorematching.derivatives.engine.tape import Tape, lift, widen
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, Untraceable, plain
 from scorematching.derivatives.ops.linear import broadcast_axis, selection
 from scorematching.derivatives.ops.registry import constant, find, structural
@@ -24,12 +25,12 @@ constant(
     "ndimension dim_order __len__ __bool__ __float__ __int__ __index__ __repr__ __format__ __str__ "
     "__contains__ __array__ is_same_size can_cast promote_types bernoulli multinomial "
     "rand_like randn_like randint_like is_nonzero is_inference is_conj is_neg is_set_to isreal "
-    "nelement is_signed is_distributed hash sym_size sym_numel sym_stride floor_divide __floordiv__ "
+    "is_signed is_distributed sym_size sym_numel sym_stride floor_divide __floordiv__ "
     "__rfloordiv__ histc histogram unique unique_consecutive bincount nextafter is_leaf "
     "grad_fn grad layout is_cuda is_cpu is_mps is_meta is_sparse is_quantized is_mkldnn is_nested "
-    "names itemsize nbytes output_nr _version _base volatile type_promotion __hash__ get_device "
-    "is_xpu is_ipu is_vulkan is_maia is_hpu is_mtia is_sparse_csr retains_grad name _backward_hooks "
-    "_is_view has_names storage untyped_storage _is_zerotensor is_coalesced"
+    "names itemsize nbytes output_nr _version _base volatile __hash__ "
+    "is_xpu is_ipu is_vulkan is_maia is_hpu is_mtia is_sparse_csr retains_grad name "
+    "_backward_hooks _is_view has_names storage untyped_storage _is_zerotensor is_coalesced"
 )
 
 
@@ -88,7 +89,7 @@ def getitem(call: Call, x: Any, index: Any) -> Any:
 def _pick(call: Call, x: Traced, items: tuple[Any, ...]) -> Any:
     y = x.p[items]
     if sum(isinstance(i, Tensor) for i in items) > 1 or any(i is True or i is False for i in items):
-        push: Push = torch.func.vmap(lambda t: t[items])
+        push = torch.func.vmap(itemgetter(items))
         return selection(call.tape, x, y, push, _axis_of_advanced(x, items))
     key = (slice(None), *items)
     return selection(call.tape, x, y, lambda t: t[key], _axis_after_index(x, items))
@@ -334,7 +335,7 @@ def _jointly_linear(places: tuple[int, ...]) -> Any:
         if len(args) <= places[-1]:
             raise NoRule
         active = _places(call, places, args)
-        func = call.func
+        func = getattr(Tensor, call.name) if call.operation.writes else call.func
         y = func(*plain(args), **kwargs)
 
         def with_tangents(*tangents: Tensor) -> Tensor:
@@ -345,7 +346,7 @@ def _jointly_linear(places: tuple[int, ...]) -> Any:
                 else torch.zeros_like(a) if isinstance(a, Tensor) else 0.0
                 for i, a in enumerate(args)
             ]  # fmt: skip
-            return func(*filled, **kwargs)  # type: ignore[no-any-return]
+            return func(*filled, **kwargs)
 
         inputs = [args[i] for i in active]
 

@@ -56,9 +56,7 @@ def inverse(call: Call, x: Any, **kwargs: Any) -> Any:
     """``Y = A^-1``: first ``-Y U Y``, second ``2 Y U Y U Y``."""
     result = call.func(x.p, **kwargs)
     y = result if isinstance(result, Tensor) else result[0]
-    z = call.tape.dense(
-        x, y, lambda u: -(y @ u @ y), lambda u: 2 * (y @ u @ y @ u @ y), _batch(x)
-    )
+    z = call.tape.dense(x, y, lambda u: -(y @ u @ y), lambda u: 2 * (y @ u @ y @ u @ y), _batch(x))
     return z if isinstance(result, Tensor) else _replaced(result, 0, z)
 
 

@@ -68,15 +68,17 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise NoRule
     y = call.func(x.p, *args, **kwargs)
     if isinstance(y, (tuple, list)):
-        parts = [
-            selection(call.tape, x, part, _vmapped(call.func, args, kwargs, i), _axis(call, x, part, args, kwargs))
-            for i, part in enumerate(y)
-        ]  # fmt: skip
-        return type(y)(parts)
+        return type(y)(_part(call, x, part, i, args, kwargs) for i, part in enumerate(y))
     push, axis = _vmapped(call.func, args, kwargs, None), _axis(call, x, y, args, kwargs)
     if call.operation.facts.selection:
         return selection(call.tape, x, y, push, axis)
     return call.tape.linear(x, y, push, axis)
+
+
+def _part(call: Call, x: Traced, y: Tensor, number: int, args: Any, kwargs: Any) -> Traced:
+    """One of several results."""
+    push = _vmapped(call.func, args, kwargs, number)
+    return selection(call.tape, x, y, push, _axis(call, x, y, args, kwargs))
 
 
 def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
@@ -144,10 +146,9 @@ def drop_axes(y: Any, dims: Any) -> Any:
 
 
 @structural(
-    *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as to "
-    "double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias lift_fresh "
-    "lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d _unsafe_view "
-    "copy".split(),
+    *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as "
+    "to double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias copy "
+    "lift_fresh lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d".split(),
     kind="linear",
 )
 def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +214,9 @@ def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 @structural("broadcast_tensors")
 def broadcast_tensors(call: Call, *tensors: Any) -> Any:
     """Each tensor expanded to the common shape."""
-    tensors = tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    tensors = (
+        tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    )
     shape = torch.broadcast_shapes(*[t.shape for t in tensors])
     return tuple(t.expand(shape) for t in tensors)
 
@@ -225,7 +228,9 @@ def identity(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
 
 
 @structural("repeat_interleave", kind="linear")
-def repeat_interleave(call: Call, x: Any, repeats: Any, dim: int | None = None, **kwargs: Any) -> Any:
+def repeat_interleave(
+    call: Call, x: Any, repeats: Any, dim: int | None = None, **kwargs: Any
+) -> Any:
     """Each entry several times in a row; rows of one point stay together."""
     if not isinstance(x, Traced) or dim is None:
         raise NoRule
@@ -253,12 +258,23 @@ linear("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptiv
        "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d", "upsample_bicubic2d",
        "upsample_trilinear3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa",
        batch_axis=0, selection=False)  # fmt: skip
-linear("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", batch_axis=0)
+linear(
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", batch_axis=0
+)
 linear("fliplr", "flipud", "rot90", "repeat", "tile", "tril", "triu", "masked_select", "nan_to_num",
        "unsafe_chunk", "unsafe_split", "real", "as_strided", "constant_pad_nd")  # fmt: skip
 linear("flip", along=(0, None))
 linear("roll", "take_along_dim", "take_along_dimension", along=(1, None))
-linear("narrow", "select", "index_select", "gather", "slice", "narrow_copy", "select_copy", along=(0, None))
+linear(
+    "narrow",
+    "select",
+    "index_select",
+    "gather",
+    "slice",
+    "narrow_copy",
+    "select_copy",
+    along=(0, None),
+)
 linear("split", "chunk", "tensor_split", "split_with_sizes", along=(1, 0))
 linear("unbind", along=(0, 0))
 linear("cumsum", along=(0, None), selection=False)

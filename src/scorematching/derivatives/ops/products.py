@@ -171,7 +171,9 @@ def linear_layer(call: Call, input: Any, weight: Any, bias: Any = None) -> Any:
 
 
 @structural(*[f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], "convolution")
-def convolution(call: Call, input: Any, weight: Any, bias: Any = None, *args: Any, **kw: Any) -> Any:
+def convolution(
+    call: Call, input: Any, weight: Any, bias: Any = None, *args: Any, **kw: Any
+) -> Any:
     """A convolution with constant weights."""
     x = input
     if not isinstance(x, Traced) or isinstance(weight, Traced) or isinstance(bias, Traced):

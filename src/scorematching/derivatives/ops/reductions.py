@@ -38,7 +38,7 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
 def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """Exponentials divided by their sum, with a closed second derivative."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    if dim is None:
+    if dim is None or x.ndim == 0:
         raise NoRule
     x = x if dtype is None else x.to(dtype)
     if not call.tape.closed_forms:
@@ -56,10 +56,12 @@ def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, 
 
 
 @structural("log_softmax", "_log_softmax", "special_log_softmax")
-def log_softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
+def log_softmax(
+    call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any
+) -> Any:
     """The logarithm of softmax."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    if dim is None:
+    if dim is None or x.ndim == 0:
         raise NoRule
     x = x if dtype is None else x.to(dtype)
     return x - torch.logsumexp(x, dim, keepdim=True)
@@ -212,7 +214,9 @@ def xlogy(call: Call, input: Any, other: Any) -> Any:
 
 
 @structural("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", inplace=3)
-def dropout(call: Call, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout(
+    call: Call, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
     """A product with a random mask."""
     if not training or p == 0:
         return x

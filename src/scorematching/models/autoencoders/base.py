@@ -1,4 +1,4 @@
-"""What all auto-encoders here are: a normal law of latents, a decoder and a law of pixels."""
+"""What the auto-encoders share: a normal prior of latents, a decoder, a distribution of pixels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scorematching.fields import VectorField
 
 
 class LatentModel(nn.Module):
-    """A density by latents, ``p(x, z) = N(z; 0, I) p(x | z)``.
+    """A latent-variable model, ``p(x, z) = N(z; 0, I) p(x | z)``.
 
     Args:
-        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
-        observation: the law of pixels.
+        decoder: ``(N, Dz) -> (N, *event)``, the parameters of the distribution of pixels.
+        observation: the distribution of pixels.
         latent_dim: Dz.
     """
 
     def __init__(self, decoder: nn.Module, observation: Observation, latent_dim: int) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__()
         check_count(latent_dim, "latent_dim", "8 and 32 are the paper's")
         self.decoder, self.observation, self.latent_dim = decoder, observation, latent_dim
@@ -34,15 +34,12 @@ class LatentModel(nn.Module):
         return standard_normal_log_density(z)
 
     def log_likelihood(self, z: Tensor, x: Tensor) -> Tensor:
-        """``log p(x | z)``, pair by pair: ``(N, Dz), (N, *event) -> (N,)``.
-
-        With `log_prior` it is what annealed importance sampling needs to estimate ``log p(x)``.
-        """
+        """``log p(x | z)`` of pairs: ``(N, Dz), (N, *event) -> (N,)``."""
         output = self.decoder(z)
         if output.shape != x.shape:
             raise ValueError(
                 f"x must have the shape of the decoder's output, {tuple(output.shape)}, got "
-                f"{tuple(x.shape)}; the latents must be as many as the points"
+                f"{tuple(x.shape)}; give one latent for each point"
             )
         return self.observation.log_prob(output, x)
 
@@ -59,13 +56,12 @@ class LatentModel(nn.Module):
         Args:
             n: number of points.
             generator: source of randomness; None is torch's default generator.
-            observe: draw pixels from their law, too; otherwise their means, which is what
-                pictures of samples usually show.
+            observe: draw pixels too; otherwise return their means, as usual in pictures.
 
         Returns:
             Points ``(n, *event)``.
         """
-        check_count(n, "n", "ask for one point or more")
+        check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
         z = self.noise((n, self.latent_dim), like, generator)
         if not observe:
@@ -75,7 +71,7 @@ class LatentModel(nn.Module):
     def noise(
         self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Normal noise in the dtype and on the device of a tensor."""
+        """Normal noise in the dtype and on the device of ``like``."""
         check_generator(generator, like)
         return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
@@ -84,11 +80,11 @@ class ScoredModel(LatentModel, ABC):
     """A model that needs the score of its own latents, from a network or an estimator.
 
     Args:
-        encoder: what draws latents.
+        encoder: from points to latents.
         decoder: ``(N, Dz) -> (N, *event)``.
-        observation: the law of pixels.
+        observation: the distribution of pixels.
         latent_dim: Dz.
-        score_network: what is trained to be the score; None where an estimator gives it.
+        score_network: the network of the score; None if an estimator replaces it.
     """
 
     def __init__(
@@ -99,17 +95,17 @@ class ScoredModel(LatentModel, ABC):
         latent_dim: int,
         score_network: nn.Module | None = None,
     ) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder, self.score_network = encoder, score_network
 
     @abstractmethod
     def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Latents of points, with their graph: ``(N, *event) -> (N, Dz)``."""
+        """Latents of points, differentiable: ``(N, *event) -> (N, Dz)``."""
 
     @abstractmethod
     def score(self, z: Tensor, x: Tensor) -> Tensor:
-        """The score network's answer at latents of points, ``(N, Dz), (N, *event) -> (N, Dz)``."""
+        """The score network at latents of points, ``(N, Dz), (N, *event) -> (N, Dz)``."""
 
     def score_loss(
         self,
@@ -120,15 +116,15 @@ class ScoredModel(LatentModel, ABC):
     ) -> Tensor:
         """The loss of the score network at latents of points, ``(N,)``.
 
-        Latents are drawn and detached: this loss trains the score network alone, and its
-        derivative is taken in z, never in x.
+        Latents are detached, so that this loss trains the score network only. The derivative is
+        taken in z, never in x.
 
         Args:
             x: points ``(N, *event)``.
             objective: any objective of score matching: ``SlicedScoreMatchingVR(Gaussian())`` is
                 the paper's, ``ScoreMatching()`` has the exact trace.
             generator: source of randomness; None is torch's default generator.
-            check_smoothness: refuse a score network with kinks, whose gradient is wrong.
+            check_smoothness: refuse a score network with kinks, whose gradient would be wrong.
 
         Raises:
             ValueError: if there is no score network.
@@ -142,10 +138,10 @@ class ScoredModel(LatentModel, ABC):
         return losses
 
     def require_score_network(self) -> nn.Module:
-        """The score network, or an error that says what else to do."""
+        """The score network; raises ValueError if there is none."""
         if self.score_network is None:
             raise ValueError(
-                f"{type(self).__name__} must have a score network for this, got None; make it "
-                "with one, or give loss an estimator: loss(x, score=stein_score)"
+                f"{type(self).__name__} must have a score network for this, got None; construct it "
+                "with one, or pass an estimator, loss(x, score=lambda z: fit_stein(z).at_samples())"
             )
         return self.score_network

@@ -13,18 +13,18 @@ from scorematching.entropy import entropy_terms
 from scorematching.models.autoencoders.base import LatentModel, ScoredModel
 
 Estimator = Callable[[Tensor], Tensor]
-"""Scores of M draws from each of B laws at the draws themselves, ``(B, M, Dz) -> (B, M, Dz)``."""
+"""Scores of B distributions at M samples of each, ``(B, M, Dz) -> (B, M, Dz)``."""
 
 
 class VAE(LatentModel):
-    """A variational auto-encoder whose encoder is a normal law, trained by the evidence bound.
+    """A variational auto-encoder with a normal encoder, trained by the evidence lower bound.
 
     ``-ELBO = -log p(x | z) + KL(q(z | x) | p(z))`` with one draw ``z ~ N(mean(x), std(x)^2)`` and
     ``KL = 0.5 sum(mean^2 + std^2 - 1) - sum(log std)``.
 
     Args:
         encoder: ``(N, *event) -> (N, 2 Dz)``, means and logarithms of standard deviations.
-        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
+        decoder: ``(N, Dz) -> (N, *event)``, the parameters of the distribution of pixels.
         observation: `BernoulliPixels` or `NormalPixels`.
         latent_dim: Dz.
 
@@ -40,7 +40,7 @@ class VAE(LatentModel):
     def __init__(
         self, encoder: nn.Module, decoder: nn.Module, observation: Observation, latent_dim: int
     ) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder = encoder
 
@@ -66,21 +66,21 @@ class VAE(LatentModel):
 
 
 class ImplicitVAE(ScoredModel):
-    """A variational auto-encoder whose encoder maps noise, so that its law has no formula.
+    """A variational auto-encoder whose encoder maps noise, without a density in closed form.
 
-    ``z = encoder(eps, x)`` can follow any law ``q(z | x)``. The bound needs the gradient of its
-    entropy, which takes the score of q *in z*: ``grad_z log q(z | x)``, learned along with the
-    rest (`score_loss`) or estimated from many draws per point. Train a score network and the rest
-    in turn, with `scorematching.training.score_first`.
+    ``z = encoder(eps, x)`` has some distribution ``q(z | x)``. The gradient of its entropy needs
+    the score of q *in z*, ``grad_z log q(z | x)``, either from a network (`score_loss`) or
+    estimated from many samples per point. `scorematching.training.score_first` trains the score
+    network and the rest alternately.
 
     Args:
         encoder: ``(eps, x) -> z``, ``(N, *M, De), (N, *event) -> (N, *M, Dz)``, such as
             `ConditionalMLP`.
-        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
+        decoder: ``(N, Dz) -> (N, *event)``, the parameters of the distribution of pixels.
         observation: `BernoulliPixels` or `NormalPixels`.
         latent_dim: Dz.
-        score_network: ``(z, x) -> score``, ``(N, Dz), (N, *event) -> (N, Dz)``; None where an
-            estimator takes its place.
+        score_network: ``(z, x) -> score``, ``(N, Dz), (N, *event) -> (N, Dz)``; None if an
+            estimator replaces it.
         noise_dim: De; None is Dz.
 
     Reference: Song et al. (2019), Sections 2.2 and 6.2.
@@ -104,19 +104,19 @@ class ImplicitVAE(ScoredModel):
         score_network: nn.Module | None = None,
         noise_dim: int | None = None,
     ) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         self.noise_dim = latent_dim if noise_dim is None else noise_dim
 
     def encode(
         self, x: Tensor, generator: torch.Generator | None = None, num: int | None = None
     ) -> Tensor:
-        """Draw latents of points with their graph, ``(N, *event) -> (N, Dz)``.
+        """Draw latents of points, differentiable: ``(N, *event) -> (N, Dz)``.
 
         Args:
             x: points ``(N, *event)``.
             generator: source of randomness; None is torch's default generator.
-            num: M, draws per point; the result is then ``(N, M, Dz)``.
+            num: M, samples per point; the result is then ``(N, M, Dz)``.
         """
         many = () if num is None else (num,)
         z: Tensor = self.encoder(self.noise((len(x), *many, self.noise_dim), x, generator), x)
@@ -135,21 +135,19 @@ class ImplicitVAE(ScoredModel):
         generator: torch.Generator | None = None,
         num_decoded: int = 1,
     ) -> Tensor:
-        """What trains encoder and decoder: ``-log p(x | z) - log p(z) + log q(z | x)``, ``(N,)``.
+        """The loss of encoder and decoder: ``-log p(x | z) - log p(z) + log q(z | x)``, ``(N,)``.
 
-        The last term is there by its gradient only, so that the value is no bound: see
-        `entropy_surrogate`. With an estimator, M latents are drawn per point; the prior and the
-        entropy are averaged over them, and the first few are decoded. No gradient reaches the
-        score.
+        The last term has the right gradient but not the right value, see `entropy_surrogate`. With
+        an estimator, M latents are drawn per point; the prior and the entropy are averaged over
+        them, and the first few are decoded. No gradient reaches the score.
 
         Args:
             x: points ``(N, *event)``.
-            score: an estimator of scores from M draws each, ``(N, M, Dz) -> (N, M, Dz)``, such as
-                `stein_score`; None asks the score network.
-            num_samples: M, draws per point for an estimator; a network needs one.
+            score: an estimator of scores from M samples each, ``(N, M, Dz) -> (N, M, Dz)``, such as
+                ``lambda z: fit_stein(z).at_samples()``; None uses the score network.
+            num_samples: M, samples per point for an estimator.
             generator: source of randomness; None is torch's default generator.
-            num_decoded: how many of the M are decoded, one in the paper; more lower the variance,
-                where the decoder is cheap.
+            num_decoded: how many of the M are decoded, one in the paper; more reduce the variance.
         """
         check_batch(x)
         if score is None:
@@ -170,5 +168,5 @@ def _check_counts(num_samples: int, num_decoded: int) -> None:
     if num_decoded > num_samples:
         raise ValueError(
             f"num_decoded must be at most num_samples, {num_samples}, got {num_decoded}; "
-            "latents are drawn before they are decoded"
+            "only latents that were drawn can be decoded"
         )

@@ -1,4 +1,4 @@
-"""Wasserstein auto-encoders, whose latents follow a normal law as a whole."""
+"""Wasserstein auto-encoders."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from scorematching.models.autoencoders.vae import Estimator
 
 
 class WAE(ScoredModel):
-    """An auto-encoder whose latents, over all data, are pulled towards a normal law.
+    """An auto-encoder with a penalty on the divergence of its latents from a normal distribution.
 
-    ``E |x - decode(z)|^2 + lam KL(q(z) | p(z))`` with ``z = encoder(x)`` and q the law of z for x
-    drawn from the data. The entropy in the divergence takes the score of q *in z*,
-    ``grad_z log q(z)``, learned along with the rest (`score_loss`) or estimated from the latents
-    of a batch. Train a score network and the rest in turn, with
-    `scorematching.training.score_first`.
+    ``E |x - decode(z)|^2 + lam KL(q(z) | p(z))`` with ``z = encoder(x)`` and q the distribution of
+    z over the data. The gradient of the divergence needs the score of q *in z*,
+    ``grad_z log q(z)``, either from a network (`score_loss`) or estimated from the latents of a
+    batch. `scorematching.training.score_first` trains the score network and the rest alternately.
 
     Args:
         encoder: ``(N, *event) -> (N, Dz)``.
-        decoder: ``(N, Dz) -> (N, *event)``, what the law of pixels is told.
-        observation: `BernoulliPixels` or `NormalPixels`. Training looks only at its means; its
+        decoder: ``(N, Dz) -> (N, *event)``, the parameters of the distribution of pixels.
+        observation: `BernoulliPixels` or `NormalPixels`. Training uses only its means; its
             likelihood is for evaluation.
         latent_dim: Dz.
-        score_network: ``z -> score``, ``(N, Dz) -> (N, Dz)``; None where an estimator takes its
-            place.
+        score_network: ``z -> score``, ``(N, Dz) -> (N, Dz)``; None if an estimator replaces it.
         lam: weight of the divergence, 10 in the published experiments.
 
     Reference: Tolstikhin et al. (2018); Song et al. (2019), Section 6.2.
@@ -52,18 +50,18 @@ class WAE(ScoredModel):
         score_network: nn.Module | None = None,
         lam: float = 10.0,
     ) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         check_positive(lam, "lam", "10 is the weight of the published experiments")
         self.lam = lam
 
     def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Latents of points, ``(N, *event) -> (N, Dz)``; nothing is random here."""
+        """Latents of points, ``(N, *event) -> (N, Dz)``; deterministic."""
         z: Tensor = self.encoder(x)
         return z
 
     def score(self, z: Tensor, x: Tensor) -> Tensor:
-        """The score network's ``grad_z log q(z)``, ``(N, Dz) -> (N, Dz)``; x plays no part."""
+        """The score network's ``grad_z log q(z)``, ``(N, Dz) -> (N, Dz)``; x is not used."""
         s: Tensor = self.require_score_network()(z)
         return s
 
@@ -73,16 +71,17 @@ class WAE(ScoredModel):
         score: Estimator | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """What trains encoder and decoder: ``|x - decode(z)|^2 + lam (log q(z) - log p(z))``, (N,).
+        """The loss of encoder and decoder: ``|x - decode(z)|^2 + lam (log q(z) - log p(z))``, (N,).
 
-        The term with q is there by its gradient only, so that the value means nothing: see
-        `entropy_surrogate`. No gradient reaches the score.
+        The term with q has the right gradient but not the right value, see `entropy_surrogate`. No
+        gradient reaches the score.
 
         Args:
             x: points ``(N, *event)``.
-            score: an estimator of scores, ``(1, N, Dz) -> (1, N, Dz)``, such as `stein_score`,
-                which gets the latents of the batch; None asks the score network.
-            generator: source of randomness, of which there is none.
+            score: an estimator of scores from the latents of the batch,
+                ``(1, N, Dz) -> (1, N, Dz)``, such as ``lambda z: fit_stein(z).at_samples()``; None
+                uses the score network.
+            generator: not used; the loss is deterministic.
         """
         check_batch(x)
         z = self.encode(x)

@@ -1,0 +1,37 @@
+"""``python -m benchmarks.pages`` writes all pages once more, from the committed numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.harness.command import run_command
+from benchmarks.pages import density, estimators, objectives
+
+Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
+Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
+
+
+def write_pages(
+    results: Results = Path("benchmarks/results"), docs: Docs = Path("docs")
+) -> list[Path]:
+    """Write the pages of all benchmarks from their numbers."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
+        return found
+
+    pages = [
+        objectives.write(read("cpu"), read("gpu"), docs),
+        estimators.write(read("estimators"), docs),
+        density.write(read("density"), docs),
+    ]
+    print("written: " + ", ".join(map(str, pages)))
+    return pages
+
+
+if __name__ == "__main__":
+    run_command(write_pages, "python -m benchmarks.pages")

@@ -1,0 +1,36 @@
+"""Tables as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def text_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], align_right: bool = False
+) -> str:
+    """A table as text, columns aligned by spaces and never wrapped.
+
+    Args:
+        headings: of the columns; may have several lines.
+        rows: cells, as many as headings.
+        align_right: align all columns but the first to the right.
+
+    Example:
+        >>> print(text_table(["name", "value"], [["a", "1.50"], ["b", "12.00"]], align_right=True))
+        name  value
+        a      1.50
+        b     12.00
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=None)
+    for i, heading in enumerate(headings):
+        right = align_right and i > 0
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=1000, color_system=None, markup=False, emoji=False, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

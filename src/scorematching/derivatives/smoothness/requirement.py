@@ -1,0 +1,58 @@
+"""How smooth a score has to be, and what to do where it is not.
+
+Score matching integrates by parts, and its parameter gradient differentiates under the integral:
+both need derivatives that exist everywhere, not almost everywhere. A ReLU log-density gives a
+loss with no curvature in it and a gradient of zero; an ELU gives the right loss and a gradient
+that can have the wrong sign, without an error.
+
+=======================  ============================================
+question                 the score has to be
+=======================  ============================================
+score, to train          continuous
+curvature or divergence  C1 to train, continuous to evaluate
+=======================  ============================================
+"""
+
+from __future__ import annotations
+
+from scorematching.derivatives.smoothness.measure import Measurement
+from scorematching.errors import SmoothnessError
+
+SMOOTH_ACTIVATIONS = "use softplus, SiLU, GELU or tanh there"
+ADVICE = (
+    ("relu elu celu selu hardswish hardtanh hardsigmoid softsign threshold", SMOOTH_ACTIVATIONS),
+    ("abs norm l1_loss", "use sqrt(z^2 + eps) there"),
+    ("sqrt pow", "add a positive constant under the root"),
+    ("max min sort topk median quantile cummax kthvalue", "use logsumexp there"),
+    ("clamp clip", "use a smooth bound such as softplus or tanh there"),
+    ("where gt ge lt le masked_fill", "join the branches with equal derivatives there"),
+    ("grid_sample interpolate", "use a bicubic interpolation there"),
+    ("floor ceil round trunc remainder bucketize searchsorted", "use a smooth function there"),
+    ("huber_loss smooth_l1_loss", "use log(cosh(z)) there"),
+)
+"""What to do about operations whose names contain one of the words."""
+
+
+def require(measurement: Measurement, order: int, question: str) -> None:
+    """Raise `SmoothnessError` where a score is less smooth than C^order.
+
+    Args:
+        measurement: how smooth it is.
+        order: 0 where the score must be continuous, 1 where its derivative must be as well.
+        question: what it is needed for.
+    """
+    if measurement.order >= order:
+        return
+    wanted = "continuous" if order == 0 else "continuously differentiable"
+    raise SmoothnessError(
+        f"the score of the model must be {wanted} for {question}, got a kink near the points: "
+        f"{measurement}. The loss or its gradient would be silently wrong; "
+        f"{_advice(measurement)}, or switch this check off with LogDensityField(model, "
+        "check_smoothness=False) or the same of VectorField"
+    )
+
+
+def _advice(measurement: Measurement) -> str:
+    suspects = " ".join(s.split(" ")[0] for s in measurement.suspects)
+    found = [text for words, text in ADVICE if any(w in suspects for w in words.split())]
+    return found[0] if found else SMOOTH_ACTIVATIONS

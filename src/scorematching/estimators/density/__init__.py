@@ -1,0 +1,5 @@
+"""Density estimation for tables: `DensityEstimator` and its parts."""
+
+from scorematching.estimators.density.estimator import DensityEstimator
+
+__all__ = ["DensityEstimator"]

@@ -1,0 +1,222 @@
+"""The kernel estimates of a score as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_count
+from scorematching.estimators.base import LogDensityMixin, ScoreEstimator
+from scorematching.fields import VectorField
+from scorematching.kernels import (
+    KernelExpFamily,
+    KernelScore,
+    fit_kernel_exp_family,
+    fit_nu_method,
+    fit_spectral,
+    fit_stein,
+)
+
+_MAX_FULL_EQUATIONS, _INDUCED_EQUATIONS = 2000, 1000
+"""Largest N D for which "auto" solves the full system, and m D above it: a second of work each."""
+
+
+class KernelScoreEstimator(ScoreEstimator):
+    """An estimator whose `fitted_` is a `KernelScore`; subclasses define `_fit_kernel`."""
+
+    fitted_: Any
+
+    def _fit(self, x: Tensor) -> None:
+        self.fitted_ = self._fit_kernel(x)
+        self.bandwidth_ = float(self.fitted_.kernel.bandwidth)
+
+    @abstractmethod
+    def _fit_kernel(self, x: Tensor) -> KernelScore:
+        """The estimate for checked points ``(N, D)``."""
+
+    def _field(self) -> VectorField:
+        return VectorField(self.fitted_.score)
+
+
+class SteinScoreEstimator(KernelScoreEstimator):
+    """The Stein gradient estimator (Li and Turner, 2018).
+
+    See `scorematching.kernels.SteinScore` for its formula. `grad_log_density` appends each point to
+    the samples, one at a time. Cost: N^3 to fit, N^2 per point.
+
+    Args:
+        kernel: "rbf" or "imq".
+        bandwidth: of the kernel; None is the median distance between samples.
+        eta: ridge, added to the kernel matrix.
+        device: where to compute; None for the CPU.
+
+    Attributes:
+        fitted_: the `SteinScore`.
+        bandwidth_: of the kernel.
+        n_features_in_: D.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(300, 2))
+        >>> estimator = SteinScoreEstimator(bandwidth=3.0, eta=0.1).fit(X)
+        >>> score = estimator.grad_log_density([[1.0, -1.0]])
+        >>> bool(np.abs(score - [[-1.0, 1.0]]).max() < 0.5)  # that of N(0, I) is -x
+        True
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        bandwidth: float | None = None,
+        eta: float = 1e-3,
+        device: str | None = None,
+    ) -> None:
+        """Store the arguments."""
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.eta = eta
+        self.device = device
+
+    def _fit_kernel(self, x: Tensor) -> KernelScore:
+        return fit_stein(x, kernel=self.kernel, bandwidth=self.bandwidth, eta=self.eta)
+
+
+class SpectralScoreEstimator(KernelScoreEstimator):
+    """The spectral Stein gradient estimator (Shi et al., 2018).
+
+    See `scorematching.kernels.SpectralScore` for its formula. Cost: N^3 to fit, N per point.
+
+    Args:
+        num_eigen: J, eigenfunctions to keep; None keeps those that make up ``mass``.
+        mass: share of the sum of the eigenvalues to stay below.
+        kernel: "rbf" or "imq".
+        bandwidth: of the kernel; None is the median distance between samples.
+        device: where to compute; None for the CPU.
+
+    Attributes:
+        fitted_: the `SpectralScore`.
+        bandwidth_: of the kernel.
+        num_eigen_: J.
+        n_features_in_: D.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(300, 2))
+        >>> score = SpectralScoreEstimator().fit(X).grad_log_density([[1.0, -1.0]])
+        >>> bool(np.abs(score - [[-1.0, 1.0]]).max() < 0.5)  # that of N(0, I) is -x
+        True
+    """
+
+    def __init__(
+        self,
+        num_eigen: int | None = None,
+        mass: float = 0.99,
+        kernel: str = "rbf",
+        bandwidth: float | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Store the arguments."""
+        self.num_eigen = num_eigen
+        self.mass = mass
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.device = device
+
+    def _fit_kernel(self, x: Tensor) -> KernelScore:
+        numbers: dict[str, Any] = {"num_eigen": self.num_eigen, "mass": self.mass}
+        fitted = fit_spectral(x, kernel=self.kernel, bandwidth=self.bandwidth, **numbers)
+        self.num_eigen_ = int(fitted.num_eigen)
+        return fitted
+
+
+class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
+    """A kernel exponential family fitted by score matching.
+
+    See `scorematching.kernels.KernelExpFamily` for its formulas. `score_samples` returns its
+    log-density up to a constant, so that only differences between points are meaningful.
+
+    Args:
+        kernel: "rbf" or "imq".
+        bandwidth: of the kernel; None is the median distance between samples.
+        lam: strength of the penalty on f; unused by the nu-method.
+        base_scale: q0 is normal with the mean of the samples and this multiple of their standard
+            deviations; None is no q0, and a score that falls to zero far from the data.
+        method: "tikhonov" solves linear equations, "nu" iterates and stops early.
+        num_inducing: samples, drawn at random, whose derivatives span f, for "tikhonov"; None for
+            all, which costs (N D)^3; "auto" for all while N D <= 2000, then for 1000 / D.
+        num_iterations: of the nu-method; fewer give a smoother estimate.
+        nu: order of the nu-method.
+        random_state: draws the inducing samples.
+        device: where to compute; None for the CPU.
+
+    Attributes:
+        fitted_: the `KernelExpFamily`.
+        bandwidth_: of the kernel.
+        n_features_in_: D.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(300, 2))
+        >>> estimator = KernelExpFamilyEstimator().fit(X)
+        >>> bool(np.abs(estimator.grad_log_density([[1.0, -1.0]]) - [[-1.0, 1.0]]).max() < 0.5)
+        True
+        >>> likely, unlikely = estimator.score_samples([[0.0, 0.0], [2.0, 2.0]])
+        >>> bool(likely > unlikely)
+        True
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        bandwidth: float | None = None,
+        lam: float = 1e-2,
+        base_scale: float | None = 2.0,
+        method: str = "tikhonov",
+        num_inducing: int | str | None = "auto",
+        num_iterations: int = 10,
+        nu: float = 1.0,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        """Store the arguments."""
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.lam = lam
+        self.base_scale = base_scale
+        self.method = method
+        self.num_inducing = num_inducing
+        self.num_iterations = num_iterations
+        self.nu = nu
+        self.random_state = random_state
+        self.device = device
+
+    def _fit_kernel(self, x: Tensor) -> KernelExpFamily:
+        if self.method not in ("tikhonov", "nu"):
+            raise ValueError(
+                f'method must be "tikhonov" or "nu", got {self.method!r}; "tikhonov" suits most'
+            )
+        shared: dict[str, Any] = {
+            name: getattr(self, name) for name in ("kernel", "bandwidth", "base_scale")
+        }
+        if self.method == "nu":
+            return fit_nu_method(x, num_iterations=self.num_iterations, nu=self.nu, **shared)
+        return fit_kernel_exp_family(x, lam=self.lam, inducing=self._inducing(x), **shared)
+
+    def _inducing(self, x: Tensor) -> Tensor | None:
+        """Inducing samples, drawn at random; None for the full solution."""
+        num = self.num_inducing
+        if num == "auto":
+            full = x.numel() <= _MAX_FULL_EQUATIONS
+            num = None if full else max(1, _INDUCED_EQUATIONS // x.shape[1])
+        if num is None:
+            return None
+        check_count(num, "num_inducing", 'None takes all samples, "auto" what is affordable')
+        generator = self._generator(self.random_state)
+        order = torch.randperm(len(x), generator=generator, device=x.device)
+        return x[order[: int(num)]]
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        return self.fitted_.log_density(x)

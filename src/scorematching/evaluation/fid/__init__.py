@@ -1,0 +1,1 @@
+"""Distances between sets of images: the Frechet distance, the kernel distance, Inception."""

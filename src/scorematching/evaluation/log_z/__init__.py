@@ -1,0 +1,1 @@
+"""Normalising constants: importance sampling, annealed importance sampling, decoders."""

@@ -1,0 +1,133 @@
+"""Chains of annealed importance sampling: weights, moves and the adaptation of step sizes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scorematching._graphs import on_side_stream, record
+from scorematching.evaluation.log_z.weights import check_log_weights, log_densities
+from scorematching.samplers import State, adapt_step_size, hmc, target_of
+from scorematching.samplers.base import uniform_rows
+from scorematching.types import LogDensity
+
+_WARM_UP = 20
+_EAGER = 3
+
+
+class Chains:
+    """The chains of annealed importance sampling, with all tensors that a transition uses.
+
+    A transition updates the same tensors in place each time, and reads its position in the schedule
+    from a counter on the device, so that it can be recorded as a CUDA graph and replayed.
+    """
+
+    def __init__(
+        self,
+        start: LogDensity,
+        end: LogDensity,
+        x: Tensor,
+        pilots: Tensor | None,
+        betas: Tensor,
+        step_sizes: Tensor,
+        num_leapfrog: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        """Allocate the tensors; rows of the pilots follow those of x."""
+        self.densities, self.targets = (start, end), (target_of(start), target_of(end))
+        self.num_leapfrog, self.generator = num_leapfrog, generator
+        self.rows, self.groups = len(x), step_sizes.shape[1]
+        self.adapts = pilots is not None
+        self.x = x.detach().clone() if pilots is None else torch.cat([x, pilots]).detach()
+        self.betas = betas.to(x.device)
+        self.log_weights = torch.zeros(len(self.x), dtype=torch.float64, device=x.device)
+        # One more row, for the step size that is adapted after the last move.
+        self.step_sizes = torch.cat([step_sizes, step_sizes[:1]]).to(x)
+        self.acceptance = torch.ones(len(step_sizes), self.groups).to(x)
+        self.position = torch.zeros(1, dtype=torch.int64, device=x.device)
+
+    def run(self, moves: int, capture: bool) -> None:
+        """Run all transitions from start to end."""
+        with torch.no_grad():
+            if self.adapts:
+                self.warm_up()
+            if capture and moves > 2 * _EAGER:
+                self.replay(moves)
+            else:
+                for _ in range(moves):
+                    self.transition()
+            start, end = (log_densities(density, self.x) for density in self.densities)
+            self.add_increment(start, end)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Log-weights ``(C, G)`` and final states ``(C G, *event)``, without the pilots."""
+        log_weights = self.log_weights[: self.rows].reshape(-1, self.groups)
+        check_log_weights(log_weights)
+        return log_weights, self.x[: self.rows]
+
+    def warm_up(self) -> None:
+        """Adapt the first step sizes by moves of the pilots that leave the start invariant."""
+        target, x = self.targets[0], self.x[self.rows :]
+        state, sizes = hmc.start(target, x), self.step_sizes[0]
+        for _ in range(_WARM_UP):
+            shared = sizes.repeat(len(x) // self.groups)
+            state, info = hmc.step(state, target, shared, self.num_leapfrog, self.generator)
+            sizes = self.adapted(sizes, info.acceptance)
+        self.x[self.rows :] = state.x
+        self.step_sizes[0] = sizes
+
+    def transition(self) -> None:
+        """Add an increment to the weights, and move at the next temperature."""
+        (f0, s0), (f1, s1) = (target(self.x) for target in self.targets)
+        beta = self.add_increment(f0, f1).to(self.x)
+        state = State(self.x, torch.lerp(f0, f1, beta), torch.lerp(s0, s1, beta))
+        sizes = self.step_sizes.index_select(0, self.position)
+        noise = hmc.draw(self.x, self.generator)
+        state, info = hmc.move(
+            state, self.target_at(beta), noise, self.varied(sizes), self.num_leapfrog
+        )
+        self.x.copy_(state.x)
+        mean = info.acceptance[: self.rows].reshape(-1, self.groups).mean(0, keepdim=True)
+        self.acceptance.index_copy_(0, self.position, mean)
+        if self.adapts:
+            proposed = self.adapted(sizes, info.acceptance[self.rows :])
+            self.step_sizes.index_copy_(0, self.position + 1, proposed)
+        self.position += 1
+
+    def add_increment(self, start: Tensor, end: Tensor) -> Tensor:
+        """Add the next increment to the weights; returns the next inverse temperature, ``(1,)``."""
+        before = self.betas.index_select(0, self.position)
+        beta = self.betas.index_select(0, self.position + 1)
+        self.log_weights += (beta - before) * (end.double() - start.double())
+        return beta
+
+    def target_at(self, beta: Tensor) -> hmc.Target:
+        """The target at an inverse temperature."""
+
+        def between(x: Tensor) -> tuple[Tensor, Tensor]:
+            (f0, s0), (f1, s1) = (target(x) for target in self.targets)
+            return torch.lerp(f0, f1, beta), torch.lerp(s0, s1, beta)
+
+        return between
+
+    def varied(self, sizes: Tensor) -> Tensor:
+        """A step size for every chain, varied at random by a quarter: ``(1, G) -> (rows,)``."""
+        u = uniform_rows(self.x, self.generator).reshape(-1, self.groups)
+        return (sizes * (0.75 + 0.5 * u)).flatten()
+
+    def adapted(self, sizes: Tensor, acceptance: Tensor) -> Tensor:
+        """Step sizes ``(..., G)`` after moves of the pilots with acceptances ``(P G,)``."""
+        proposed = adapt_step_size(sizes, acceptance.reshape(-1, self.groups).mean(0))
+        assert isinstance(proposed, Tensor)
+        return proposed
+
+    def replay(self, moves: int) -> None:
+        """Run a few transitions eagerly, then replay one as a CUDA graph."""
+        for _ in range(_EAGER):
+            on_side_stream(self.transition, self.x.device)
+        names = "these log-densities", "pass capture=False"
+        graph, _ = record(self.transition, self.x.device, self.generator, *names)
+        for _ in range(moves - _EAGER):
+            graph.replay()
+        # The graph owns its memory, so it must not be freed before its work is done.
+        torch.cuda.synchronize(self.x.device)

@@ -1,0 +1,249 @@
+"""Likelihoods of decoders: log p(x) of a latent-variable model, by annealing from its prior.
+
+For ``p(x) = integral of p(z) p(x | z)`` with a standard normal prior, chains run from ``p(z)`` to
+``p(z) p(x | z)``, whose normalising constant is ``p(x)``, with one group of chains for each image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_count, check_generator, check_points
+from scorematching.distributions.gaussian import standard_normal_log_density
+from scorematching.distributions.observations import BernoulliPixels, Observation
+from scorematching.evaluation.estimate import Estimate
+from scorematching.evaluation.log_z import fused
+from scorematching.evaluation.log_z.ais import Annealing, Bracket, ais, bidirectional
+from scorematching.types import LogDensity
+
+Decoder = Callable[[Tensor], Tensor]
+"""From latents to the parameters of an `Observation`, ``z: (N, L) -> (N, *event)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderLikelihood:
+    """Log-likelihoods of N images under a decoder.
+
+    Attributes:
+        log_likelihood: estimates of ``log p(x)``, ``(N,)``; each too low on average.
+        standard_error: of each, from its chains, ``(N,)``.
+        effective_sample_size: of the chains of each, ``(N,)``.
+        acceptance: mean acceptance of the moves, a number; about 0.65 if the adaptation worked.
+
+    Example:
+        The likelihood of a decoder that ignores its latents is exact.
+
+        >>> coin = lambda z: 0.0 * z.sum(-1, keepdim=True)
+        >>> found = decoder_log_likelihood(coin, torch.ones(3, 1), latent_dim=2, num_steps=5)
+        >>> round(found.nll.mean, 4)
+        0.6931
+    """
+
+    log_likelihood: Tensor = field(repr=False)
+    standard_error: Tensor = field(repr=False)
+    effective_sample_size: Tensor = field(repr=False)
+    acceptance: float
+
+    @property
+    def nll(self) -> Estimate:
+        """Mean negative log-likelihood, with its standard error over images and chains."""
+        return Estimate.of(-self.log_likelihood)
+
+
+def decoder_log_likelihood(
+    decoder: Decoder,
+    x: Tensor,
+    latent_dim: int,
+    observation: Observation | None = None,
+    num_chains: int = 16,
+    num_steps: int = 1000,
+    schedule: str | Tensor = "sigmoid",
+    num_leapfrog: int = 10,
+    num_pilots: int = 4,
+    batch_size: int = 1000,
+    generator: torch.Generator | None = None,
+    capture: bool = True,
+) -> DecoderLikelihood:
+    """Log-likelihoods of images under a decoder with a standard normal prior.
+
+    Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for each of
+    ``num_chains + num_pilots`` chains of each image.
+
+    Args:
+        decoder: ``z: (N, L) -> (N, *event)``, without batch statistics; its parameters receive no
+            gradient.
+        x: images ``(N, *event)``, in the decoder's dtype and on its device.
+        latent_dim: L.
+        observation: distribution of an image given the decoder's output; None is
+            `BernoulliPixels`.
+        num_chains: C, for each image.
+        num_steps: T, temperatures from prior to posterior.
+        schedule: of the temperatures, as for `ais`.
+        num_leapfrog: leapfrog steps per move.
+        num_pilots: further chains for each image, to adapt its step sizes.
+        batch_size: images evaluated at a time.
+        generator: source of randomness; None is torch's default generator.
+        capture: whether to record a CUDA graph, on a GPU.
+
+    Returns:
+        An estimate for every image, and their mean with its standard error.
+
+    Raises:
+        ValueError: an argument is out of range, or the decoder returns another shape or NaN.
+
+    Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
+
+    Example:
+        ``x = z + noise`` of unit variance is normal with variance 2.
+
+        >>> from scorematching.evaluation import NormalPixels
+        >>> x, noise = torch.zeros(50, 1), NormalPixels(log_std=0.0)
+        >>> found = decoder_log_likelihood(lambda z: z, x, 1, noise, num_steps=20)
+        >>> abs(found.nll.mean - 0.5 * torch.tensor(4 * torch.pi).log().item()) < 0.1
+        True
+    """
+    pixels = BernoulliPixels() if observation is None else observation
+    check_points(x)
+    check_generator(generator, x)
+    _check_counts(latent_dim, num_chains, num_pilots)
+    check_count(batch_size, "batch_size", "a thousand images fill a GPU")
+    found = []
+    for images in x.split(batch_size):
+        shapes = [(num * len(images), latent_dim) for num in (num_chains, num_pilots)]
+        z, pilots = (_normal(shape, x, generator) for shape in shapes)
+        run = ais(
+            standard_normal_log_density,
+            _posterior(decoder, pixels, images),
+            z,
+            pilots,
+            num_steps=num_steps,
+            schedule=schedule,
+            num_leapfrog=num_leapfrog,
+            num_groups=len(images),
+            generator=generator,
+            capture=capture,
+        )
+        found.append(run)
+    return _joined(found)
+
+
+def decoder_bracket(
+    decoder: Decoder,
+    num: int,
+    latent_dim: int,
+    like: Tensor,
+    observation: Observation | None = None,
+    num_chains: int = 16,
+    num_steps: int = 1000,
+    schedule: str | Tensor = "sigmoid",
+    num_leapfrog: int = 10,
+    num_pilots: int = 4,
+    generator: torch.Generator | None = None,
+    capture: bool = True,
+) -> Bracket:
+    """Log-likelihoods of simulated images from below and from above.
+
+    Latents z are drawn from the prior, images from ``p(x | z)``. Then z is an exact sample of the
+    posterior of its image, from which chains can run back. The gap bounds the error of `ais` on
+    images drawn from the model.
+
+    Args:
+        decoder: ``z: (N, L) -> (N, *event)``.
+        num: images to simulate.
+        latent_dim: L.
+        like: any tensor in the decoder's dtype and on its device.
+        observation: as for `decoder_log_likelihood`, like all further arguments.
+        num_chains: C, for each image and direction.
+        num_steps: T.
+        schedule: of the temperatures.
+        num_leapfrog: leapfrog steps per move.
+        num_pilots: further chains for each image.
+        generator: source of randomness; None is torch's default generator.
+        capture: whether to record a CUDA graph, on a GPU.
+
+    Returns:
+        Both bounds for every image, and their gap.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> from scorematching.evaluation import NormalPixels
+        >>> g = torch.Generator().manual_seed(0)
+        >>> bracket = decoder_bracket(lambda z: z, 20, 1, torch.zeros(()), NormalPixels(0.0),
+        ...                           num_steps=30, generator=g)
+        >>> abs(bracket.gap.mean) < 0.1
+        True
+    """
+    pixels = BernoulliPixels() if observation is None else observation
+    check_count(num, "num", "a hundred images are enough")
+    check_generator(generator, like)
+    _check_counts(latent_dim, num_chains, num_pilots)
+    exact = _normal((num, latent_dim), like, generator)
+    with torch.no_grad():
+        images = pixels.sample(decoder(exact), generator)
+    z, pilots = (
+        _normal((count * num, latent_dim), like, generator) for count in (num_chains, num_pilots)
+    )
+    return bidirectional(
+        standard_normal_log_density,
+        _posterior(decoder, pixels, images),
+        z,
+        exact.repeat(num_chains, 1),
+        pilots,
+        num_steps=num_steps,
+        schedule=schedule,
+        num_leapfrog=num_leapfrog,
+        num_groups=num,
+        generator=generator,
+        capture=capture,
+    )
+
+
+def _posterior(decoder: Decoder, pixels: Observation, x: Tensor) -> LogDensity:
+    """``log p(z) + log p(x | z)``, ``(C G, L) -> (C G,)`` for images ``x: (G, *event)``."""
+
+    def log_density(z: Tensor) -> Tensor:
+        output = decoder(z)
+        _check_output(output, z, x)
+        likelihood = fused.log_prob(pixels, output.reshape(-1, *x.shape), x)
+        return standard_normal_log_density(z) + likelihood.flatten()
+
+    return log_density
+
+
+def _joined(found: list[Annealing]) -> DecoderLikelihood:
+    """The results of all batches of images."""
+    sizes = torch.tensor([run.log_weights.shape[1] for run in found], dtype=torch.float64)
+    rates = torch.stack([run.acceptance.double().mean() for run in found]).cpu()
+    return DecoderLikelihood(
+        log_likelihood=torch.cat([run.log_z for run in found]),
+        standard_error=torch.cat([run.standard_error for run in found]),
+        effective_sample_size=torch.cat([run.effective_sample_size for run in found]),
+        acceptance=(rates @ sizes / sizes.sum()).item(),
+    )
+
+
+def _normal(shape: Any, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:
+    check_count(latent_dim, "latent_dim", "it is the number of inputs of the decoder")
+    check_count(num_chains, "num_chains", "16 chains for each image are usual")
+    check_count(num_pilots, "num_pilots", "a quarter of num_chains is enough")
+
+
+def _check_output(output: Any, z: Tensor, x: Tensor) -> None:
+    wanted = (len(z), *x.shape[1:])
+    if not isinstance(output, Tensor) or tuple(output.shape) != wanted:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(
+            f"decoder must return one image per row of latents, shape {wanted} like x, got {got}; "
+            "reshape its output or x"
+        )

@@ -1,0 +1,156 @@
+"""Log Z of an unnormalised log-density by importance sampling, with its standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_count, is_number
+from scorematching.distributions import Distribution
+from scorematching.evaluation.estimate import Estimate
+from scorematching.evaluation.log_z.weights import LogSums, check_log_weights, log_densities
+from scorematching.types import LogDensity
+
+_BATCH_SIZE = 16384
+
+
+@dataclass(frozen=True)
+class LogZEstimate:
+    """An estimate of log Z with its precision.
+
+    Attributes:
+        log_z: the estimate.
+        standard_error: its standard error, by the delta method.
+        effective_sample_size: number of equal weights with the same precision; where it is small
+            the standard error is unreliable too.
+        count: number of weights.
+
+    Example:
+        >>> estimate = LogZEstimate.of(torch.zeros(10))
+        >>> estimate.log_z, estimate.standard_error, estimate.count
+        (0.0, 0.0, 10)
+    """
+
+    log_z: float
+    standard_error: float
+    effective_sample_size: float
+    count: int
+
+    @staticmethod
+    def of(log_weights: Tensor) -> LogZEstimate:
+        """The estimate from independent log-weights ``(n,)``.
+
+        Raises:
+            ValueError: a weight is NaN or plus infinity, or there are none.
+        """
+        if log_weights.ndim != 1:
+            raise ValueError(
+                f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
+                "pass one number per sample"
+            )
+        check_log_weights(log_weights)
+        return LogZEstimate(*numbers(LogSums.of(log_weights)))
+
+    def __str__(self) -> str:
+        """Estimate, standard error and effective sample size."""
+        estimate = Estimate(self.log_z, self.standard_error, self.count)
+        return f"{estimate}, effective sample size {self.effective_sample_size:.0f}"
+
+
+def importance_log_z(
+    log_density: LogDensity,
+    proposal: Distribution,
+    num: int = 1_000_000,
+    batch_size: int = _BATCH_SIZE,
+    generator: torch.Generator | None = None,
+) -> LogZEstimate:
+    """Log of the integral of ``exp(log_density)``, by importance sampling.
+
+    ``log Z = log mean_i exp(f(x_i) - log q(x_i))`` for x_i from the proposal q. For weights of
+    finite variance, q must have tails as heavy as those of the density.
+
+    Args:
+        log_density: f, callable, ``(N, D) -> (N,)``.
+        proposal: q, in the dtype and on the device of f.
+        num: number of samples.
+        batch_size: samples evaluated at a time, which limits memory.
+        generator: source of randomness; None is torch's default generator.
+
+    Returns:
+        Estimate, standard error and effective sample size.
+
+    Raises:
+        TypeError: the proposal is not a `Distribution`.
+        ValueError: f returns another shape, NaN or plus infinity.
+
+    Example:
+        If the proposal is right up to a constant, one sample is enough.
+
+        >>> from scorematching.distributions import Gaussian
+        >>> normal = Gaussian(torch.zeros(2), torch.eye(2))
+        >>> importance_log_z(lambda x: normal(x) + 2.0, normal, num=100).log_z
+        2.0
+    """
+    check_distribution(proposal, "proposal")
+    check_count(num, "num", "the paper takes 1000000")
+    check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
+    sums: LogSums | None = None
+    for n in _batch_sizes(num, batch_size):
+        log_weights = _log_weights(log_density, proposal, proposal.sample(n, generator))
+        check_log_weights(log_weights)
+        batch = LogSums.of(log_weights)
+        sums = batch if sums is None else sums.merge(batch)
+    assert sums is not None
+    return LogZEstimate(*numbers(sums))
+
+
+def numbers(sums: LogSums) -> tuple[float, float, float, int]:
+    """Estimate, standard error, effective sample size and count, for a `LogZEstimate`."""
+    first, error, effective = sums.log_mean, sums.standard_error, sums.effective_sample_size
+    return first.item(), error.item(), effective.item(), sums.num
+
+
+def check_distribution(value: Any, name: str) -> None:
+    """Require a `Distribution`."""
+    if not isinstance(value, Distribution):
+        raise TypeError(
+            f"{name} must be a Distribution, got {type(value).__name__}; "
+            "use scorematching.distributions.Gaussian, for example"
+        )
+
+
+def check_effective(
+    log_z: LogZEstimate,
+    least: float | None = None,
+    name: str = "log_z",
+    advice: str = "use a proposal nearer to the density (wider, if in doubt), or ais_log_z",
+) -> None:
+    """Require an effective sample size; None is 100, or count / 1000 if that is larger."""
+    if least is None:
+        least = max(100.0, log_z.count / 1000)
+    if not is_number(least) or least < 0:
+        raise ValueError(
+            f"min_effective must be a number, zero or more, got {least!r}; None suits most uses"
+        )
+    if log_z.effective_sample_size < least:
+        raise ValueError(
+            f"{name} must have an effective sample size of at least {least:g}, got "
+            f"{log_z.effective_sample_size:.3g} of {log_z.count} samples, too few for an estimate; "
+            f"{advice}"
+        )
+
+
+@torch.no_grad()
+def _log_weights(log_density: LogDensity, proposal: Distribution, x: Tensor) -> Tensor:
+    """``f(x) - log q(x)`` in double precision, ``(N,)``."""
+    return log_densities(log_density, x) - proposal(x).double() + proposal.log_z
+
+
+def _batch_sizes(num: int, batch_size: int) -> Iterator[int]:
+    yield from [batch_size] * (num // batch_size)
+    if num % batch_size:
+        yield num % batch_size

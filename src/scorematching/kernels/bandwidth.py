@@ -1,0 +1,100 @@
+"""A kernel by its name, with the median distance between samples as its bandwidth."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import can_read_values, check_count
+from scorematching.kernels.distances import squared_distances
+from scorematching.kernels.radial import IMQ, RBF, Kernel
+
+KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "imq": IMQ}
+"""Kernels by name."""
+
+
+def kernel_for(
+    samples: Tensor,
+    kernel: str = "rbf",
+    bandwidth: float | Tensor | None = None,
+    include_diagonal: bool = False,
+) -> Kernel:
+    """A kernel for sets of samples, by name.
+
+    Args:
+        samples: ``(*B, M, D)``.
+        kernel: "rbf" or "imq".
+        bandwidth: h, a number, or one per set, ``(*B)``; None takes `median_bandwidth` of each.
+        include_diagonal: passed on to `median_bandwidth`.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        TypeError: if the bandwidth is not a number.
+        ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
+
+    Example:
+        >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
+        3.0
+    """
+    if kernel not in KERNELS:
+        names = " or ".join(f'"{name}"' for name in KERNELS)
+        raise ValueError(f'kernel must be {names}, got {kernel!r}; "rbf" suits most data')
+    if bandwidth is None:
+        bandwidth = median_bandwidth(samples, include_diagonal)
+    if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), samples.shape[:-2]):
+        raise ValueError(
+            "bandwidth must be a number, or one for each set, shape "
+            f"{tuple(samples.shape[:-2])}, got {tuple(bandwidth.shape)}; None takes the median "
+            "distance within each set"
+        )
+    return KERNELS[kernel](bandwidth)
+
+
+def median_bandwidth(
+    samples: Tensor, include_diagonal: bool = False, max_points: int = 2000
+) -> Tensor:
+    """The median distance between the samples of each set, ``(*B, M, D) -> (*B)``.
+
+    Of an even number of distances it is the smaller of the two in the middle. It carries no
+    gradient.
+
+    Args:
+        samples: ``(*B, M, D)`` with M >= 2.
+        include_diagonal: take all M^2 distances, including those of samples to themselves, and of
+            these the (M^2 / 2)-th largest, as in the code released with the paper. For few
+            samples it is smaller.
+        max_points: samples compared per set; larger sets are thinned evenly.
+
+    Returns:
+        One bandwidth per set.
+
+    Raises:
+        ValueError: if a median is zero.
+
+    Example:
+        >>> median_bandwidth(torch.tensor([[0.0], [1.0], [4.0]])).item()  # of 1, 3 and 4
+        3.0
+    """
+    check_count(max_points, "max_points", "2000 samples determine a median well")
+    x = samples.detach()[..., :: -(-samples.shape[-2] // max_points), :]
+    num = x.shape[-2]
+    distances = squared_distances(x, x).clamp(min=0)
+    if include_diagonal:
+        distances.diagonal(dim1=-2, dim2=-1).zero_()
+        flat = distances.flatten(-2)
+        median = flat.kthvalue(num**2 - num**2 // 2 + 1, dim=-1).values.sqrt()
+    else:
+        above = torch.triu_indices(num, num, offset=1, device=x.device)
+        median = distances[..., above[0], above[1]].median(dim=-1).values.sqrt()
+    _check_median(median)
+    return median
+
+
+def _check_median(median: Tensor) -> None:
+    if can_read_values(median) and not bool((median > 0).all()):
+        raise ValueError(
+            "samples must differ for a median bandwidth, got a set in which at least half of the "
+            "distances are zero; drop repeated samples, or pass bandwidth="
+        )

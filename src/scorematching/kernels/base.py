@@ -1,0 +1,92 @@
+"""What the kernel estimates of a score share: their evaluation, and the checks of their points."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from scorematching._checks import can_read_values
+from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.radial import Kernel
+
+
+class KernelScore(ABC):
+    """A score estimated from sets of samples with a kernel.
+
+    Attributes:
+        samples: B sets of M samples, ``(*B, M, D)``.
+        kernel: with one bandwidth per set.
+    """
+
+    samples: Tensor
+    kernel: Kernel
+
+    @abstractmethod
+    def at_samples(self) -> Tensor:
+        """The score at the samples themselves, ``(*B, M, D)``."""
+
+    def score(self, x: Tensor, chunk_size: int | None = None) -> Tensor:
+        """The score at points, differentiable in them.
+
+        Args:
+            x: points ``(*B, N, D)``.
+            chunk_size: points evaluated at a time; None limits the memory.
+
+        Returns:
+            ``(*B, N, D)``.
+
+        Raises:
+            TypeError: if x has another dtype or device than the samples.
+            ValueError: if x has another number of sets or of coordinates.
+        """
+        return self._in_chunks(self._score, x, chunk_size)
+
+    @abstractmethod
+    def _score(self, x: Tensor) -> Tensor:
+        """`score` of checked points."""
+
+    def _in_chunks(self, function: Any, x: Tensor, chunk_size: int | None) -> Tensor:
+        check_queries(x, self.samples, "x")
+        return in_chunks(function, x, self.samples.shape[-2], chunk_size)
+
+
+def check_samples(samples: Any) -> None:
+    """Require sets of two or more finite samples, ``(*B, M, D)``."""
+    if not isinstance(samples, Tensor) or not samples.is_floating_point():
+        kind = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
+        raise TypeError(
+            f"samples must be a floating-point torch.Tensor, got {kind}; "
+            "convert them with torch.as_tensor(samples, dtype=torch.float64)"
+        )
+    if samples.ndim < 2 or samples.shape[-2] < 2 or samples.numel() == 0:
+        raise ValueError(
+            f"samples must have shape (*B, M, D) with M >= 2, got {tuple(samples.shape)}; a score "
+            "is estimated from several samples, the more the better"
+        )
+    if can_read_values(samples) and not bool(samples.isfinite().all()):
+        bad = int((~samples.isfinite()).any(-1).sum())
+        raise ValueError(
+            f"samples must be finite, got NaN or infinity in {bad} points; drop them, or find out "
+            "what diverged"
+        )
+
+
+def check_queries(x: Any, samples: Tensor, name: str) -> None:
+    """Require points ``(*B, N, D)`` of the dtype, device, sets and coordinates of samples."""
+    # No isinstance: while a score is differentiated, points may be wrapped tensors.
+    dtype, device = getattr(x, "dtype", type(x).__name__), getattr(x, "device", "the CPU")
+    if (dtype, device) != (samples.dtype, samples.device):
+        raise TypeError(
+            f"{name} must be a tensor like samples, {samples.dtype} on {samples.device}, got "
+            f"{dtype} on {device}; convert them with {name}.to(samples)"
+        )
+    sets, dim = tuple(samples.shape[:-2]), samples.shape[-1]
+    if x.ndim != samples.ndim or x.shape[:-2] != samples.shape[:-2] or x.shape[-1] != dim:
+        wanted = ", ".join(map(str, (*sets, "N", dim)))
+        raise ValueError(
+            f"{name} must have shape ({wanted}) to match samples of shape "
+            f"{tuple(samples.shape)}, got {tuple(x.shape)}; expand them to all sets, with the "
+            "coordinates of the samples"
+        )

@@ -1,0 +1,159 @@
+"""Kernel exponential families: log-densities in the space of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_positive
+from scorematching.kernels.bandwidth import kernel_for
+from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.radial import Kernel, Radial
+
+
+@dataclass(frozen=True, eq=False)
+class KernelExpFamily(KernelScore):
+    """A log-density ``log q0 + f`` with f in the space of a kernel, fitted by score matching.
+
+    f minimises ``score-matching loss + lam / (2 h^2) |f|^2``. With derivatives of the kernel at
+    a sample as elements of its space, ``<k_ai, f> = df/dx_i (x_a)``, the loss is
+
+        0.5 <f, C f> + <f, xi>       C  = 1/M sum_ai k_ai (x) k_ai
+                                     xi = 1/M sum_ai (d_i^2 k(x_a, .) + d_i log q0(x_a) k_ai)
+
+    and every solution or iterate has the form ``f = -a xi + sum_bj c_bj k_bj``. The score is
+    ``grad log q0(x) - a grad xi(x) + sum_b (second derivatives of k at x_b, x) c_b``. Cost:
+    (M + m) D per point.
+
+    Attributes:
+        samples: ``(*B, M, D)``.
+        kernel: with one bandwidth per set.
+        base: log q0.
+        scale: a, ``(*B)``.
+        points: x_b, ``(*B, m, D)``: all samples, or a subset.
+        coefficients: c, ``(*B, m, D)``.
+
+    Example:
+        >>> from scorematching.kernels import fit_kernel_exp_family
+        >>> fitted = fit_kernel_exp_family(torch.randn(50, 2))
+        >>> fitted.log_density(torch.zeros(3, 2)).shape, fitted.score(torch.zeros(3, 2)).shape
+        (torch.Size([3]), torch.Size([3, 2]))
+    """
+
+    samples: Tensor
+    kernel: Kernel
+    base: Base
+    scale: Tensor
+    points: Tensor
+    coefficients: Tensor
+
+    def at_samples(self) -> Tensor:
+        """The score at the samples themselves, ``(*B, M, D)``."""
+        return self.score(self.samples)
+
+    def log_density(self, x: Tensor, chunk_size: int | None = None) -> Tensor:
+        """The log-density at points, up to a constant for each set: ``(*B, N, D) -> (*B, N)``."""
+        return self._in_chunks(self._log_density, x, chunk_size)
+
+    def _score(self, x: Tensor) -> Tensor:
+        xi = Drift(self.samples, self.kernel, self.base)
+        sums = self.kernel.mixed_sum(x, self.points, self.coefficients)
+        return self.base.score(x) - self.scale[..., None, None] * xi.gradient(x) + sums
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        xi = Drift(self.samples, self.kernel, self.base)
+        sums = self.kernel.directed_sum(x, self.points, self.coefficients)
+        return self.base.log_density(x) - self.scale[..., None] * xi(x) + sums
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """log q0: a normal distribution with a diagonal covariance, or none, up to a constant.
+
+    Attributes:
+        mean: ``(*B, 1, D)``.
+        precision: ``(*B, 1, D)``; zeros for no base.
+    """
+
+    mean: Tensor
+    precision: Tensor
+
+    def score(self, x: Tensor) -> Tensor:
+        """``(*B, N, D) -> (*B, N, D)``."""
+        return self.precision * (self.mean - x)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """``(*B, N, D) -> (*B, N)``."""
+        return -0.5 * (self.precision * (self.mean - x).square()).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """The function xi of `KernelExpFamily`: its values, gradients and squared norm."""
+
+    samples: Tensor
+    kernel: Kernel
+    base: Base
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``xi(x)``: ``(*B, N, D) -> (*B, N)``."""
+        second = self._laplacian()(x, self.samples).sum(-1)
+        first = self.kernel.directed_sum(x, self.samples, self._base_scores())
+        return (second + first) / self._num()
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """``grad xi(x)``: ``(*B, N, D) -> (*B, N, D)``."""
+        second = self._laplacian().grad_sum(x, self.samples)
+        first = self.kernel.mixed_sum(x, self.samples, self._base_scores())
+        return (second + first) / self._num()
+
+    def norm_square(self) -> Tensor:
+        """``<xi, xi> = mean_a (laplacian xi(x_a) + grad log q0(x_a) . grad xi(x_a))``, ``(*B)``."""
+        x, scores, laplacian = self.samples, self._base_scores(), self._laplacian()
+
+        def laplacian_of_xi(x: Tensor) -> Tensor:
+            second = laplacian.laplacian(x.shape[-1])(x, self.samples).sum(-1)
+            return (second + laplacian.directed_sum(x, self.samples, scores)) / self._num()
+
+        values = in_chunks(laplacian_of_xi, x, self._num())
+        along = (scores * in_chunks(self.gradient, x, self._num())).sum(-1)
+        return (values + along).mean(-1)
+
+    def _laplacian(self) -> Radial:
+        return self.kernel.laplacian(self.samples.shape[-1])
+
+    def _base_scores(self) -> Tensor:
+        return self.base.score(self.samples)
+
+    def _num(self) -> int:
+        return self.samples.shape[-2]
+
+
+def prepare(
+    samples: Tensor,
+    kernel: str,
+    bandwidth: float | Tensor | None,
+    base_scale: float | None,
+    include_diagonal: bool,
+) -> tuple[Kernel, Drift]:
+    """Check the samples; returns the kernel and the function xi."""
+    check_samples(samples)
+    k = kernel_for(samples, kernel, bandwidth, include_diagonal)
+    mean = samples.mean(-2, keepdim=True)
+    if base_scale is None:
+        return k, Drift(samples, k, Base(mean, torch.zeros_like(mean)))
+    check_positive(base_scale, "base_scale", "2.0 is a wide base, None is none")
+    variance = samples.var(-2, keepdim=True)
+    # A constant coordinate has no base: its score is zero.
+    precision = torch.where(variance > 0, 1 / (base_scale**2 * variance), 0.0)
+    return k, Drift(samples, k, Base(mean, precision))
+
+
+def per_set(value: Any, samples: Tensor) -> Tensor:
+    """A number, or one per set, as a tensor ``(*B)``."""
+    tensor = torch.as_tensor(value, dtype=samples.dtype, device=samples.device)
+    return tensor.expand(samples.shape[:-2])

@@ -1,0 +1,87 @@
+"""A training step recorded as a CUDA graph, and replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._graphs import on_side_stream, record
+from scorematching.training.step import Step
+
+
+class Captured:
+    """A training step that is recorded as a CUDA graph once it has run a few times.
+
+    A batch of another shape or dtype is recorded anew, and so is a learning rate that is a number.
+    On a CPU every call runs the step as it is.
+
+    Args:
+        step: the step.
+        generator: source of its randomness; None is torch's default generator.
+        warmup: how many calls run the step as it is before it is recorded.
+
+    Attributes:
+        recorded: by shape, dtype and learning rates: the graph, its batch and its loss.
+
+    Raises:
+        ValueError: if the optimiser is on a GPU and not capturable.
+    """
+
+    def __init__(self, step: Step, generator: torch.Generator | None, warmup: int = 3) -> None:
+        """Check the optimiser; nothing is recorded yet."""
+        self.step, self.generator, self.calls_left = step, generator, warmup
+        self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        if any(p.is_cuda for p in step.parameters):
+            _check_capturable(step.optimizer)
+
+    def prepare(self, batch: Any) -> None:
+        """Do what must be done once before batches like this one, without a step."""
+        self.step.prepare(batch)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """One step on a batch; returns its mean loss, detached."""
+        if not x.is_cuda:
+            return self.step(x)
+        if self.calls_left > 0:
+            self.calls_left -= 1
+            return on_side_stream(lambda: self.step(x), x.device)
+        key = (x.shape, x.dtype, *self._number_rates())
+        if key not in self.recorded:
+            self.recorded[key] = self._record(x)
+        graph, static_x, loss = self.recorded[key]
+        static_x.copy_(x)
+        graph.replay()
+        return loss.clone()
+
+    def _record(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        static_x = x.clone()
+        graph, loss = record(
+            lambda: self.step(static_x), x.device, self.generator, "this step", "train eagerly"
+        )
+        return graph, static_x, loss
+
+    def _number_rates(self) -> tuple[Any, ...]:
+        """Learning rates that a graph holds as constants; it reads tensors at each replay."""
+        rates = (group["lr"] for group in self.step.optimizer.param_groups)
+        return tuple(rate for rate in rates if not isinstance(rate, Tensor))
+
+
+def make_capturable(optimizer: torch.optim.Optimizer) -> None:
+    """Set an optimiser up for CUDA graphs: learning rates as tensors, ``capturable=True``."""
+    for group in optimizer.param_groups:
+        device, dtype = group["params"][0].device, group["params"][0].dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        group["lr"] = torch.tensor(float(group["lr"]), dtype=wide, device=device)
+        group["capturable"] = True
+
+
+def _check_capturable(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        if group.get("capturable") is False:
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"optimizer must be capturable to run inside a CUDA graph, got {name} with "
+                f"capturable=False; make it with torch.optim.{name}(..., capturable=True)"
+            )

@@ -1,0 +1,170 @@
+"""Gradients by a compiled function.
+
+A compiler fuses small operations, but cannot follow derivatives of derivatives. So loss and
+gradients are first flattened by `make_fx` to one list of plain operations, which inductor compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from scorematching._graphs import generator_or_default
+from scorematching.training.losses import LossModule
+from scorematching.training.step import Gradients
+from scorematching.training.validation import temporary_state
+
+Tensors = list[Tensor]
+
+
+class CompiledGradients(Gradients):
+    """The gradients of a mean loss, by one compiled function for each phase and batch shape.
+
+    An `Objective` draws its noise outside of that function, from the same generator and in the
+    same order as in eager steps. Compilation takes tens of seconds. Each function is compared with
+    the eager one once, at other weights and points than those it was traced with.
+
+    Args:
+        losses: model and objective.
+    """
+
+    def __init__(self, losses: LossModule) -> None:
+        """Nothing is compiled yet."""
+        super().__init__(losses)
+        self.module = losses
+        self.compiled: dict[Any, _Phase] = {}
+
+    def prepare(self, batch: Any) -> None:
+        """Compile all phases for batches of this shape and dtype; draws no random numbers.
+
+        Raises:
+            TypeError: if the objective draws while it runs.
+            ValueError: if the model changes its own state while it runs, or computes something by
+                other means than torch's operations.
+            Exception: whatever the tracer or the compiler raise.
+        """
+        source = generator_or_default(self.module.generator, batch.device)
+        for phase in range(len(self.module.parts)):
+            if _key(batch, phase) not in self.compiled:
+                with temporary_state(source, source.get_state()):
+                    noise = self.module.draw(batch, phase)
+                    self.compiled[_key(batch, phase)] = _Phase(self.module, phase, batch, noise)
+
+    def __call__(self, batch: Any, phase: int) -> Tensor:
+        """Set ``.grad`` of the parameters that the loss uses; returns the mean loss."""
+        self.prepare(batch)
+        return self.compiled[_key(batch, phase)](batch, self.module.draw(batch, phase))
+
+
+def _dense(noise: Tensor | None) -> Tensor | None:
+    """Noise as a plain tensor: what is known about the zeros of directions holds for one call."""
+    return None if noise is None else noise.as_subclass(Tensor)
+
+
+class _Phase:
+    """The compiled gradients of one phase, as a function of weights, points and noise.
+
+    Args:
+        losses: model and objective.
+        phase: number of the phase.
+        batch: an example of a batch.
+        noise: its noise.
+    """
+
+    def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:
+        if not isinstance(noise, Tensor | None):
+            raise TypeError(_DRAWS_WHILE_IT_RUNS.format("the objective"))
+        trained, named = {id(p) for p in losses.parts[phase]}, list(losses.named_parameters())
+        self.losses, self.phase = losses, phase
+        self.leaves = {name: p for name, p in named if id(p) in trained}
+        self.fixed = {name: p.detach() for name, p in named if id(p) not in trained}
+        self.fixed |= dict(losses.named_buffers())
+        self.used: list[nn.Parameter] = []
+        self.function = self._compile(batch, noise)
+
+    def __call__(self, batch: Tensor, noise: Any) -> Tensor:
+        """Set the gradients; returns the mean loss."""
+        values = [p.detach() for p in self.leaves.values()]
+        with torch.no_grad():
+            loss, gradients = self.function(values, list(self.fixed.values()), batch, _dense(noise))
+        for parameter, gradient in zip(self.used, gradients):
+            parameter.grad = gradient
+        return loss
+
+    def _compile(self, batch: Tensor, noise: Any) -> Callable[..., tuple[Tensor, Tensors]]:
+        def evaluate(
+            values: Tensors, others: Tensors, batch: Tensor, noise: Any
+        ) -> tuple[Tensor, Tensors]:
+            inputs = [value.detach().requires_grad_() for value in values]
+            state = dict(zip([*self.leaves, *self.fixed], [*inputs, *others]))
+            with torch.enable_grad():
+                loss = functional_call(self.losses, state, (batch, self.phase, noise)).mean()
+                gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+            found = zip(self.leaves.values(), gradients)
+            self.used = [p for p, gradient in found if gradient is not None]
+            return loss.detach(), [gradient for gradient in gradients if gradient is not None]
+
+        values, others = _copies(self.leaves), _copies(self.fixed)
+        graph = make_fx(evaluate)(values, others, batch, _dense(noise))
+        _check_draws_nothing(graph)
+        _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
+        function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
+        with torch.no_grad():
+            for scale in (1.1, 1.0):
+                inputs = ([scale * value for value in values], others, batch.flip(0), noise)
+                expected = evaluate(*inputs)
+                if expected[0].isfinite():
+                    break
+            _check_agree(function(*inputs), expected)
+        return function
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    return [tensor.detach().clone() for tensor in tensors.values()]
+
+
+def _key(batch: Tensor, phase: int) -> Any:
+    return phase, batch.shape, batch.dtype
+
+
+_DRAWS_WHILE_IT_RUNS = (
+    "objective must draw its noise before it evaluates the model, got noise that {} draws while it "
+    "runs; train it eagerly or with CapturedStep"
+)
+
+
+def _check_draws_nothing(graph: GraphModule) -> None:
+    """Require that no operation draws random numbers: a compiled one would draw others."""
+    for node in graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise TypeError(_DRAWS_WHILE_IT_RUNS.format(node.target))
+
+
+def _check_unchanged(copies: Tensors, tensors: Tensors) -> None:
+    """Require that the model left its parameters and buffers as they were."""
+    if not all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors)):
+        raise ValueError(
+            "the model must not change its buffers or parameters to be compiled, got one that "
+            "changes them while it runs; train it eagerly"
+        )
+
+
+def _check_agree(found: tuple[Tensor, Tensors], expected: tuple[Tensor, Tensors]) -> None:
+    """Require the same loss and gradients, up to the rounding of reduced precision.
+
+    A result of numpy, or of a kernel that torch does not know, would be a constant of the graph.
+    """
+    vectors = [torch.cat([t.flatten().double() for t in (e[0], *e[1])]) for e in (found, expected)]
+    error = (vectors[0] - vectors[1]).norm()
+    exact = expected[0].dtype == torch.float64
+    if not error <= (1e-6 if exact else 0.05) * vectors[1].norm():
+        raise ValueError(
+            "the model must consist of torch's operations to be compiled, got compiled gradients "
+            f"that are {(error / vectors[1].norm()).item():.2g} from the eager ones; train eagerly"
+        )

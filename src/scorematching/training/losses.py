@@ -1,0 +1,144 @@
+"""A model together with its objective, as one module from a batch to losses."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scorematching.fields import Field, as_field
+from scorematching.objectives import Objective
+from scorematching.training.alternating import Loss, phases_of
+
+
+class LossModule(nn.Module):
+    """A model together with its objective, ``batch -> losses (N,)``.
+
+    Data parallelism averages the gradients of what passes through the module it wraps, and waits
+    until every parameter has one. So the objective and its derivatives are inside the module, and
+    parameters that it never uses, such as the last bias of a log-density, get a zero gradient.
+
+    Args:
+        model: an `nn.Module`, or a `Field` around one.
+        objective: an `Objective`, any function ``(model, batch, generator=...) -> (N,)``, or an
+            `Alternating` of several.
+        generator: source of randomness; None is torch's default generator.
+        precision: "float32", or "bf16" for mixed precision.
+        touch: give unused parameters a zero gradient.
+        module: the module that is trained, where the model is another function of it; None is
+            the model itself.
+
+    Attributes:
+        parts: for each phase of the objective, the parameters that it trains.
+
+    Raises:
+        TypeError: if the model is neither, or the objective cannot be called.
+
+    Example:
+        >>> from scorematching import ScoreMatching
+        >>> from scorematching.models import MLPDensity
+        >>> loss = LossModule(MLPDensity(dim=2), ScoreMatching())
+        >>> loss(torch.zeros(5, 2)).mean().backward()
+        >>> loss.module.net[-1].bias.grad.tolist()  # a constant has no score
+        [0.0]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Field,
+        objective: Loss,
+        generator: torch.Generator | None = None,
+        precision: str = "float32",
+        touch: bool = True,
+        module: nn.Module | None = None,
+    ) -> None:
+        """Combine model and objective."""
+        super().__init__()
+        if not callable(objective):
+            raise TypeError(
+                f"objective must be an Objective, got {type(objective).__name__}; "
+                "SlicedScoreMatchingVR() is a good start"
+            )
+        self.module = module_of(model) if module is None else module
+        self.precision, self.touch, self.generator = precision, touch, generator
+        phases = phases_of(objective, self.module)
+        self.parts = [part for _, part in phases]
+        self._objectives = [loss for loss, _ in phases]
+        self._model = lambda: model  # in a function, so that it is no second submodule
+
+    def draw(self, batch: Any, phase: int = -1) -> Any:
+        """The noise of an `Objective` for a batch; None for objectives that draw their own."""
+        objective = self._objectives[phase]
+        return objective.draw(batch, self.generator) if isinstance(objective, Objective) else None
+
+    def forward(self, batch: Any, phase: int = -1, noise: Any = None) -> Tensor:
+        """The loss of every point of a batch, ``(N,)``, in a phase.
+
+        Args:
+            batch: what the objective takes, mostly ``(N, *event)``.
+            phase: number of the phase; that of the last is what is validated.
+            noise: from `draw`; None lets the objective draw it.
+        """
+        with self._autocast():
+            losses = self._losses(self._objectives[phase], batch, noise)
+        if self.touch and losses.requires_grad:
+            losses = _Touch.apply(losses, *(p for p in self.parameters() if p.requires_grad))
+        return losses
+
+    def _losses(self, objective: Any, batch: Any, noise: Any) -> Tensor:
+        losses: Tensor
+        if noise is None:
+            losses = objective(self._model(), batch, generator=self.generator)
+        else:
+            losses = objective.loss(as_field(self._model()), batch, noise)
+        return losses
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision != "bf16":
+            return nullcontext()
+        device = next(self.parameters()).device.type
+        # A CUDA graph would replay the weights of the cache, not the present ones.
+        return torch.autocast(device, torch.bfloat16, cache_enabled=device != "cuda")
+
+
+class _Touch(torch.autograd.Function):
+    """The identity on losses, with a gradient of zero for all parameters.
+
+    Adding ``0 * parameter`` to the losses would do the same, except that 0 * inf is NaN.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, *parameters: Tensor) -> Tensor:
+        """Return the losses."""
+        ctx.save_for_backward(*parameters)
+        return losses.view_as(losses)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient, and for every parameter a zero that takes no memory."""
+        zeros = (p.new_zeros(()).expand_as(p) for p in ctx.saved_tensors)
+        return gradient, *zeros
+
+
+def module_of(model: Any) -> nn.Module:
+    """The module that is trained: the model itself, or the one inside a field.
+
+    Raises:
+        TypeError: if there is none.
+        ValueError: if it has no parameters to train.
+    """
+    module = model.model.call if isinstance(model, Field) else model
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"the model must be an nn.Module, or a field around one, got {model!r}; where a score "
+            "network takes more than x, train the network with an objective of your own: "
+            "lambda net, batch, generator: ..."
+        )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ValueError(
+            f"the model must have parameters to train, got {type(module).__name__} with none; "
+            "check requires_grad"
+        )
+    return module

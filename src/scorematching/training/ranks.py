@@ -1,0 +1,126 @@
+"""One process, or one of several that train together.
+
+Processes started by `torchrun` or `accelerate launch` are joined by `accelerate`, which wraps the
+module so that gradients are averaged. A single process does not use `accelerate`, whose state is
+global and cannot be changed once it exists.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scorematching._graphs import generator_or_default
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A process among ``count`` of them.
+
+    Attributes:
+        device: where this process computes.
+        rank: its number, from zero.
+        count: number of processes.
+        accelerator: joins them; None for a single process.
+
+    Example:
+        >>> alone = Ranks(torch.device("cpu"))
+        >>> alone.is_main, alone.gather(torch.ones(2)).shape
+        (True, torch.Size([1, 2]))
+    """
+
+    device: torch.device
+    rank: int = 0
+    count: int = 1
+    accelerator: Any = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module whose backward pass averages gradients over the processes."""
+        return module if self.count == 1 else self.accelerator.prepare_model(module)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The tensors of all processes, ``(*shape) -> (count, *shape)``."""
+        if self.count == 1:
+            return x[None]
+        gathered: Tensor = self.accelerator.gather(x[None].to(self.device))
+        return gathered.to(x.device)
+
+    def from_main(self, x: Tensor) -> Tensor:
+        """The tensor of the main process, for all."""
+        return self.gather(x)[0]
+
+    def wait(self) -> None:
+        """Wait for the others.
+
+        By a gather, which works on every device; accelerate's own barrier needs a GPU for each
+        process, even for processes that compute on the CPU.
+        """
+        self.gather(torch.zeros(()))
+
+
+def join(device: torch.device) -> Ranks:
+    """This process among those it was started with.
+
+    Args:
+        device: where the module is. Of several GPUs, each process takes its own.
+
+    Raises:
+        ValueError: if the processes were joined in a way that is not supported.
+    """
+    count = _launched()
+    if count == 1:
+        return Ranks(device)
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    accelerator = Accelerator(cpu=device.type == "cpu")
+    kind = accelerator.distributed_type.value
+    if kind not in ("MULTI_CPU", "MULTI_GPU") or accelerator.num_processes != count:
+        raise ValueError(
+            f"the {count} processes must train by data parallelism, got {kind} with "
+            f"{accelerator.num_processes} of them; start them with torchrun, or with accelerate "
+            "launch --multi_gpu"
+        )
+    return Ranks(accelerator.device, accelerator.process_index, count, accelerator)
+
+
+def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
+    """The given generator, or torch's default one; its state must differ between processes."""
+    generator = generator_or_default(generator, ranks.device)
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
+            "use torch.Generator(device)"
+        )
+    if generator.device.type != ranks.device.type:
+        raise ValueError(
+            f"generator must live on the device of the module, {ranks.device}, got "
+            f"{generator.device}; use torch.Generator({ranks.device.type!r})"
+        )
+    _check_noise_differs(ranks, generator.get_state())
+    return generator
+
+
+def _launched() -> int:
+    """Number of processes that were started together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _check_noise_differs(ranks: Ranks, state: Tensor) -> None:
+    """Require that no two processes draw the same noise."""
+    states = ranks.gather(state).flatten(1)
+    if len(states.unique(dim=0)) < ranks.count:
+        raise ValueError(
+            f"generator must differ from process to process, got equal states in {ranks.count} "
+            "processes; seed it with a number of its own in each, such as seed + rank"
+        )

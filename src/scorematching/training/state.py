@@ -1,0 +1,189 @@
+"""The state of a run: what callbacks see, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from scorematching.training.checkpoint import (
+    Checkpoint,
+    optimizer_numbers,
+    optimizer_tensors,
+    prefixed,
+    restore_optimizer,
+    under,
+)
+from scorematching.training.config import TrainConfig
+from scorematching.training.data import Batches
+from scorematching.training.early_stopping import EarlyStopping
+from scorematching.training.loss_reader import LossReader
+from scorematching.training.progress import Record
+from scorematching.training.step import Step
+from scorematching.training.weights import temporary_weights
+
+
+class TrainState:
+    """The state of a run.
+
+    Args:
+        module: what is trained.
+        step: the training step.
+        batches: the data.
+        config: the settings.
+
+    Attributes:
+        module: what is trained.
+        optimizer: the optimiser.
+        parameters: those of the optimiser, in its order.
+        average: their moving averages; empty where there is none.
+        step: number of steps taken.
+        total: number of steps of the run.
+        points: points seen, over all processes and all epochs.
+        history: the records so far.
+        stopping: the best validation so far.
+        best: its weights; None before the first validation.
+
+    Example:
+        >>> from scorematching.training import Callback
+        >>> class Print(Callback):
+        ...     def on_end(self, state: TrainState) -> None:
+        ...         print(f"{state.step} of {state.total} steps, {state.points} points")
+    """
+
+    def __init__(
+        self, module: nn.Module, step: Step, batches: Batches, config: TrainConfig
+    ) -> None:
+        """Begin with no steps taken."""
+        self.module, self.batches, self.config = module, batches, config
+        self.optimizer, self.parameters, self.average = (
+            step.optimizer,
+            step.parameters,
+            step.average,
+        )
+        self.ranks, self.generator = batches.ranks, batches.generator
+        self.validation_noise = self.generator.get_state()  # the same for all validations
+        self.total = total_steps(config, batches.per_epoch())
+        self.step, self.points, self.history = 0, 0, list[Record]()
+        self.losses = LossReader(self.ranks, config.log_every)
+        self.stopping = EarlyStopping(config.patience)
+        self.best: dict[str, Tensor] | None = None
+        self._stopped, self._began = False, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time taken, without interruptions and pauses."""
+        return time.perf_counter() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run ends here."""
+        return self.step >= self.total or self._stopped or self.stopping.stop
+
+    def stop(self) -> None:
+        """End the run after this step."""
+        self._stopped = True
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Do not count the time inside the block. On a GPU, losses are read first."""
+        self.losses.read()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._began += time.perf_counter() - start
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """The module with averaged weights inside the block; as it is where there is no average."""
+        return temporary_weights(self.parameters, self.average)
+
+    def is_due(self, every: int) -> bool:
+        """Whether to do now what is done every so many steps and after the last one."""
+        return self.step % every == 0 or self.step == self.total
+
+    # Checkpoints.
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything that is needed to continue to the same digits."""
+        generators = {
+            "now": self.generator.get_state(),
+            "epoch": self.batches.start,
+            "validation": self.validation_noise,
+        }
+        tensors = {
+            **prefixed("module", self.module.state_dict()),
+            **prefixed("average", dict(zip(self._names(), self.average))),
+            **prefixed("optimizer", optimizer_tensors(self.optimizer)),
+            **prefixed("generator", {k: self.ranks.gather(v) for k, v in generators.items()}),
+        }
+        return Checkpoint(self._numbers(), tensors, self.best)
+
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "total": self.total,
+            "best_step": self.stopping.best_step,
+            "best_loss": self.stopping.best_loss,
+            "waited": self.stopping.waited,
+            "epoch": self.batches.epoch,
+            "position": self.batches.position,
+            "points": self.points,
+            "seconds": self.seconds,
+            "processes": self.ranks.count,
+            "last_finite": self.losses.last_finite,
+            "recent": self.losses.recent,
+            "optimizer": optimizer_numbers(self.optimizer),
+            "config": asdict(self.config),
+            "history": [asdict(record) for record in self.history],
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over the state in a checkpoint."""
+        state, tensors, self.best = checkpoint
+        self.module.load_state_dict(under("module", tensors))
+        average = under("average", tensors)
+        for kept, name in zip(self.average, self._names()):
+            kept.copy_(average[name])
+        restore_optimizer(self.optimizer, under("optimizer", tensors), state["optimizer"])
+        self._restore_generators(under("generator", tensors))
+        self.batches.epoch, self.batches.position = state["epoch"], state["position"]
+        self.stopping = EarlyStopping(
+            self.config.patience, state["best_loss"], state["best_step"], state["waited"]
+        )
+        self.step = self.losses.step = state["step"]
+        self.points, self.losses.recent = state["points"], state["recent"]
+        self.losses.last_finite = state["last_finite"]
+        self.history = [Record(**record) for record in state["history"]]
+        self._began -= state["seconds"]
+
+    def _restore_generators(self, states: dict[str, Tensor]) -> None:
+        # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
+        mine = {name: rows[self.ranks.rank].clone() for name, rows in states.items()}
+        self.generator.set_state(mine["now"])
+        self.batches.start, self.validation_noise = mine["epoch"], mine["validation"]
+
+    def _names(self) -> list[str]:
+        """Names of the parameters, in the order of the optimiser's."""
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        return [names[id(p)] for p in self.parameters]
+
+
+def total_steps(config: TrainConfig, per_epoch: int | None) -> int:
+    """The number of steps of a run with so many batches per epoch; None if unknown.
+
+    Raises:
+        ValueError: if it cannot be known.
+    """
+    if config.epochs is None:
+        return config.steps or 0
+    if per_epoch is None:
+        raise ValueError(
+            f"steps must be given for data of unknown length, got epochs={config.epochs}; "
+            "use TrainConfig(steps=...)"
+        )
+    return config.epochs * per_epoch

@@ -1,0 +1,48 @@
+"""A file of results has the command that makes it again."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import density, estimators
+from benchmarks.harness.command import command_line
+from benchmarks.harness.provenance import ROOT
+from benchmarks.objectives import run
+
+GIVEN = {
+    run.measure: {"rounds": 7, "memory": False, "models": ["flow", "conv"], "compiled": True},
+    density.measure: {"seeds": 2, "smoke": True},
+    estimators.measure: {"smoke": True},
+}
+
+
+@pytest.mark.parametrize("function", GIVEN)
+def test_only_what_differs_is_named(function) -> None:
+    parameters = inspect.signature(function).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    given = {**defaults, **GIVEN[function], "output": Path("somewhere")}
+    words = shlex.split(command_line("python -m program", function, given))
+    assert "somewhere" not in words
+    assert {w.removeprefix("--").removeprefix("no-") for w in words if w.startswith("--")} == set(
+        GIVEN[function]
+    )
+    assert command_line("python -m program", function, defaults) == "python -m program"
+
+
+def test_the_program_explains_itself() -> None:
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "benchmarks.objectives", *words]
+        plain = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+        return subprocess.run(program, capture_output=True, text=True, cwd=ROOT, env=plain)
+
+    shown = start("--help")
+    assert shown.returncode == 0 and "python -m benchmarks.objectives --rounds 20" in shown.stdout
+    wrong = start("--roundz", "2")
+    assert wrong.returncode == 2 and "No such option: --roundz" in wrong.stderr

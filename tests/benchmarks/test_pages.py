@@ -1,0 +1,30 @@
+"""The pages of the documentation are what the committed numbers give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.pages import density, estimators, objectives
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbers(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+PAGES = {
+    "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu")),
+    "estimators": lambda: estimators.render(numbers("estimators")),
+    "density": lambda: "\n".join(density.sections(numbers("density"))),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_up_to_date(name: str) -> None:
+    """If not, ``python -m benchmarks.pages`` writes it again."""
+    assert (ROOT / "docs" / f"{name}.md").read_text() == PAGES[name]()

@@ -1,0 +1,16 @@
+"""Every operation of torch as a test: ``make zoo``, or ``pytest -m zoo``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.opinfo.__main__ import BAD, run
+from tests.opinfo.forms import operations
+
+
+@pytest.mark.zoo
+@pytest.mark.timeout(3600)
+def test_no_operation_is_wrong() -> None:
+    found = run(operations())
+    assert len({f.name for f in found}) >= 346
+    assert [f for f in found if f.outcome in BAD] == []

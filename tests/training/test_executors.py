@@ -1,0 +1,474 @@
+"""Every executor runs the same step: the digits of a loop by hand, to rounding."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+from scorematching._graphs import CaptureError
+from scorematching.errors import DivergedError
+from scorematching.training import Alternating, Callback, Phase, TrainConfig, read_log, train
+from scorematching.training import loop as loop_module
+from scorematching.training.executors import Captured, CompiledGradients, Fallback
+from scorematching.training.executors.choice import preferences
+from scorematching.training.loss_reader import READ_EVERY, LossReader
+from scorematching.training.losses import LossModule
+from scorematching.training.ranks import Ranks
+from scorematching.training.step import Gradients, Step
+from tests.tolerances import FLOAT32, ROUTES
+from tests.training.problems import (
+    Interrupted,
+    density,
+    digits,
+    interrupted,
+    noisy,
+    parameters,
+    points,
+    run_everything,
+    seeded,
+)
+
+STEPS, LR, RATIO, WARMUP, MAX_NORM, DECAY = 20, 0.02, 0.1, 3, 1.0, 0.8
+CONFIG = TrainConfig(
+    steps=STEPS,
+    batch_size=8,
+    lr=LR,
+    schedule="cosine",
+    warmup=WARMUP,
+    max_norm=MAX_NORM,
+    ema_decay=DECAY,
+    log_every=1,
+)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flattened gradients as they are, without the time that compilation takes."""
+    monkeypatch.setattr(torch, "compile", lambda f: f)
+
+
+def two_groups(model: nn.Module) -> Callable[..., torch.optim.Optimizer]:
+    """Adam with a tenth of the rate for the first layer, which comes in the second group."""
+
+    def make(parameters: Any, lr: float) -> torch.optim.Optimizer:
+        first = list(model.net[0].parameters())
+        rest = [p for p in parameters if all(p is not f for f in first)]
+        groups = [{"params": rest}, {"params": first, "lr": RATIO * lr}]
+        return torch.optim.Adam(groups, lr=lr)
+
+    return make
+
+
+def run(executor: Any, objective: Any = None, **options: Any) -> tuple[nn.Module, list[float], str]:
+    """Averaged weights, losses and executor of a run with two groups."""
+    model = density().to(options.pop("device", "cpu"), options.pop("dtype", torch.float64))
+    x = points(options.pop("count", 40)).to(next(model.parameters()))
+    result = train(
+        model,
+        objective or sm.SlicedScoreMatchingVR(),
+        x,
+        options.pop("config", CONFIG),
+        optimizer=options.pop("optimizer", two_groups)(model),
+        generator=torch.Generator(x.device).manual_seed(2),
+        executor=executor,
+        **options,
+    )
+    return model, [record.loss for record in result.history], result.executor
+
+
+def by_hand(device: str = "cpu", ratio: float = RATIO) -> tuple[nn.Module, list[float]]:
+    """The same run with two optimisers' worth of arithmetic in plain sight."""
+    model, x = density().to(device), points().to(device)
+    g, batches, losses = torch.Generator(device).manual_seed(2), [], []
+    adam, average = two_groups(model)(list(model.parameters()), LR), copy.deepcopy(model)
+    for step in range(STEPS):
+        if not batches:
+            order = torch.randperm(len(x), generator=g, device=device)
+            batches = [x[rows] for rows in order.split(8)]
+        u = (step - WARMUP) / (STEPS - WARMUP)
+        factor = (step + 1) / WARMUP if step < WARMUP else 0.5 * (1 + math.cos(math.pi * u))
+        adam.param_groups[0]["lr"], adam.param_groups[1]["lr"] = LR * factor, ratio * LR * factor
+        adam.zero_grad()
+        loss = sm.SlicedScoreMatchingVR()(model, batches.pop(0), generator=g).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        adam.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), model.parameters()):
+                a.lerp_(p, 1 - DECAY)
+    return average, losses
+
+
+def assert_same_run(found: Any, expected: Any, tolerance: float = ROUTES) -> None:
+    assert found[1] == pytest.approx(expected[1], rel=tolerance, abs=tolerance)
+    close = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(parameters(found[0]), parameters(expected[0]), **close)
+
+
+# The digits.
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("executor", ["auto", "eager", "compiled"])
+def test_executors_run_the_loop_by_hand(executor: str) -> None:
+    found = run(executor)
+    assert found[2] == ("eager" if executor == "auto" else executor)
+    assert_same_run(found, by_hand())
+
+
+def test_clipping_average_and_both_rates_matter() -> None:
+    """Without them the same comparison fails."""
+    for change in ({"max_norm": None}, {"ema_decay": None}, {"warmup": 0}):
+        with pytest.raises(AssertionError):
+            assert_same_run(run("eager", config=replace(CONFIG, **change)), by_hand())
+    with pytest.raises(AssertionError):
+        assert_same_run(run("eager"), by_hand(ratio=1.0))
+
+
+def test_a_lost_rate_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the schedule sets one rate for all groups."""
+    real = loop_module.make_scheduler
+
+    def planted(optimizer: torch.optim.Optimizer, config: TrainConfig, *rest: int) -> Any:
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr
+        return real(optimizer, config, *rest)
+
+    monkeypatch.setattr(loop_module, "make_scheduler", planted)
+    with pytest.raises(AssertionError):
+        assert_same_run(run("eager"), by_hand())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_for_real(tmp_path: Path) -> None:
+    """To rounding, and resumed to the same digits."""
+    assert_same_run(run("compiled"), by_hand())
+    config = replace(CONFIG, checkpoint_every=5)
+    with pytest.raises(Interrupted):
+        run("compiled", config=config, folder=tmp_path, transform=interrupted(12))
+    resumed = run("compiled", config=config, folder=tmp_path, transform=noisy, resume=True)
+    whole = run("compiled", config=config, transform=noisy)
+    assert torch.equal(parameters(resumed[0]), parameters(whole[0])) and resumed[1] == whole[1]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("executor", ["eager", "compiled"])
+def test_resumed_with_two_groups(executor: str, tmp_path: Path) -> None:
+    """Averages go back to their own parameters, though groups are in another order."""
+    config = replace(CONFIG, checkpoint_every=5)
+    with pytest.raises(Interrupted):
+        run(executor, config=config, folder=tmp_path, transform=interrupted(12))
+    resumed = run(executor, config=config, folder=tmp_path, transform=noisy, resume=True)
+    whole = run(executor, config=config, transform=noisy)
+    assert torch.equal(parameters(resumed[0]), parameters(whole[0])) and resumed[1] == whole[1]
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_everything_resumed_when_compiled(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run_everything(tmp_path, transform=interrupted(18), executor="compiled")
+    resumed = run_everything(tmp_path, resume=True, seed=99, executor="compiled")
+    assert digits(resumed) == digits(run_everything(None, executor="compiled"))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_compiled_in_bf16() -> None:
+    options = {"config": replace(CONFIG, precision="bf16"), "dtype": torch.float32}
+    eager = run("eager", **options)
+    assert_same_run(run("compiled", **options), eager, FLOAT32)
+    with pytest.raises(AssertionError):
+        assert_same_run(run("eager", dtype=torch.float32), eager, FLOAT32)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_unused_parameters_are_left_alone() -> None:
+    """An optimiser that shrinks weights skips those without a gradient, compiled or not."""
+
+    def decaying(model: nn.Module) -> Any:
+        return lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr, weight_decay=0.5)
+
+    (compiled, *_), (eager, *_) = (run(e, optimizer=decaying) for e in ("compiled", "eager"))
+    torch.testing.assert_close(parameters(compiled), parameters(eager), rtol=0, atol=ROUTES)
+    assert torch.equal(compiled.net[-1].bias, density().net[-1].bias)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_compiled_takes_batches_of_several_shapes() -> None:
+    config = replace(CONFIG, batch_size=12, drop_last=False)
+    assert_same_run(run("compiled", config=config), run("eager", config=config))
+
+
+NAMES = tuple(name for name, _ in density().named_parameters())
+
+
+def quadratic(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model(x).square()
+
+
+def first_layer(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model.net[0](x).square().sum(-1)
+
+
+def random(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model(noisy(x, generator)).square()
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_compiled_phases() -> None:
+    """Each trains its parts with what the ones before have left."""
+    objective = Alternating(Phase(first_layer, "net.0"), Phase(sm.SlicedScoreMatchingVR(), NAMES))
+    assert_same_run(run("compiled", objective), run("eager", objective))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_captured_step_of_compiled_gradients() -> None:
+    """On a CPU nothing is recorded, but it is what would be."""
+    ends = []
+    for compiled in (False, True):
+        model, g = density(), seeded(0)
+        losses = LossModule(model, sm.SlicedScoreMatchingVR(), g, touch=False)
+        adam = two_groups(model)(list(model.parameters()), LR)
+        step = Step(Gradients(losses), adam, losses.parts, MAX_NORM, DECAY)
+        execute = Captured(step.using(CompiledGradients(losses)), g) if compiled else step
+        for k in range(12):
+            execute(points(8, seed=k))
+        ends.append(torch.cat([parameters(model), *[a.flatten() for a in step.average]]))
+    torch.testing.assert_close(*ends, rtol=0, atol=ROUTES)
+
+
+# Falling back.
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_falls_back_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An objective that draws while it runs is run eagerly, from the very first draw."""
+    with caplog.at_level(logging.INFO, "scorematching.training"):
+        found = run(("compiled", "eager"), random, folder=tmp_path)
+    assert found[2] == "eager"
+    assert_same_run(found, run("eager", random), 0.0)
+    events = read_log(tmp_path / "log.jsonl")
+    assert events[0]["executor"] == "compiled" and events[1]["event"] == "executor"
+    assert events[1]["executor"] == "eager" and "aten.randn.generator" in events[1]["reason"]
+    assert any('"compiled" failed, continuing with "eager"' in m for m in caplog.messages)
+    assert run(("compiled", "eager"), peeking)[2] == "eager"
+    with pytest.raises(TypeError, match=r"draw its noise before .*aten\.randn\.generator"):
+        run("compiled", random)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_phase_that_cannot_be_compiled_costs_no_update() -> None:
+    """All phases are compiled before the first one changes a weight."""
+    objective = Alternating(Phase(quadratic, NAMES), Phase(random, NAMES))
+    assert_same_run(run(("compiled", "eager"), objective), run("eager", objective), 0.0)
+
+
+class Counting(nn.Module):
+    """A log-density that counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = density().net
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.net(x).squeeze(-1) / self.calls
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_models_that_change_their_buffers_are_not_compiled() -> None:
+    models = Counting(), Counting()
+    config = TrainConfig(steps=3, batch_size=8)
+    for model, executor in zip(models, (("compiled", "eager"), "eager")):
+        train(model, sm.ScoreMatching(), points(), config, generator=seeded(0), executor=executor)
+    assert torch.equal(parameters(models[0]), parameters(models[1]))
+    assert models[0].calls == models[1].calls
+    with pytest.raises(ValueError, match="must not change its buffers"):
+        train(Counting(), sm.ScoreMatching(), points(), config, executor="compiled")
+
+
+class ByNumpy(nn.Module):
+    """A log-density whose scale is computed outside of torch, from points or from weights."""
+
+    def __init__(self, of_points: bool) -> None:
+        super().__init__()
+        self.net, self.of_points = density().net, of_points
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x if self.of_points else self.net[0].weight[:1, :1]
+        scale = torch.from_numpy(np.exp(values.detach().numpy()).sum(1))
+        return self.net(x).squeeze(-1) * scale
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("of_points", [True, False])
+def test_what_the_tracer_does_not_see_is_not_compiled(of_points: bool) -> None:
+    config, model = TrainConfig(steps=3, batch_size=8), ByNumpy(of_points)
+    with pytest.raises(ValueError, match="must consist of torch's operations to be compiled"):
+        train(model, sm.MaximumLikelihood(), points(), config, executor="compiled")
+    auto = ("compiled", "eager")
+    result = train(model, sm.MaximumLikelihood(), points(), config, executor=auto)
+    assert result.executor == "eager"
+
+
+def test_smoothness_error_keeps_its_type() -> None:
+    kinked = sm.models.MLPDensity(2, (8,), nn.ReLU, generator=seeded(0)).double()
+    for executor in ("compiled", ("compiled", "eager")):
+        with pytest.raises(sm.SmoothnessError, match="relu"):
+            train(kinked, sm.SlicedScoreMatching(), points(), CONFIG, executor=executor)
+
+
+def test_a_step_that_cannot_be_recorded_is_repeated() -> None:
+    """Recording fails at the third call; the step is run by the next executor, once."""
+    calls: list[tuple[str, int]] = []
+
+    class Recording(Step):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def prepare(self, batch: Tensor) -> None:
+            """Nothing to prepare."""
+
+        def __call__(self, batch: Tensor) -> Tensor:
+            if self.name == "captured" and batch == 2:
+                raise CaptureError("cannot be recorded\nat all")
+            calls.append((self.name, int(batch)))
+            return batch
+
+    reported: list[tuple[str, str]] = []
+    execute = Fallback(["captured", "eager"], Recording, lambda *new: reported.append(new))
+    assert [execute(torch.tensor(batch)).item() for batch in range(4)] == [0, 1, 2, 3]
+    assert calls == [("captured", 0), ("captured", 1), ("eager", 2), ("eager", 3)]
+    assert reported == [("eager", "CaptureError: cannot be recorded")]
+    with pytest.raises(CaptureError):
+        Fallback(["captured"], Recording, lambda *new: None)(torch.tensor(2))
+
+
+def test_batches_that_are_no_tensors_run_eagerly() -> None:
+    def pairs(model: Any, batch: tuple[Tensor, Tensor], generator: Any = None) -> Tensor:
+        return model(batch[0]).square()
+
+    data, config = [(points(8), points(8))], TrainConfig(steps=2)
+    result = train(density(), pairs, data, config, executor=("compiled", "eager"))
+    assert result.executor == "eager"
+    with pytest.raises(
+        TypeError, match="batches must be tensors for steps to be compiled, got tup"
+    ):
+        train(density(), pairs, data, config, executor="compiled")
+
+
+def test_preferences() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert preferences("auto", cpu, True, 10**6) == ("eager",)
+    assert preferences("auto", gpu, False, 10**6) == ("eager",)
+    assert preferences("auto", gpu, True, 999) == ("captured", "eager")
+    assert preferences("auto", gpu, True, 1000) == ("compiled+captured", "captured", "eager")
+    assert preferences("compiled", gpu, False, 1) == ("compiled",)
+    assert preferences(["captured", "eager"], gpu, False, 1) == ("captured", "eager")
+
+
+# Losses.
+
+
+def test_losses_are_read_some_steps_at_a_time() -> None:
+    """And one that is not finite is reported with its own step."""
+    reader = LossReader(Ranks(torch.device("cuda")), log_every=10**6)
+    for step in range(1, READ_EVERY):
+        reader.add(torch.tensor(float(step)))
+        assert reader.last_finite is None and len(reader.unread) == step
+    reader.add(torch.tensor(0.5))
+    assert reader.last_finite == 0.5 and not reader.unread and len(reader.recent) == READ_EVERY
+    assert reader.mean() == (sum(range(READ_EVERY)) + 0.5) / READ_EVERY and not reader.recent
+    losses = [1.0, 2.0, math.nan, 3.0] + [4.0] * READ_EVERY
+    with pytest.raises(DivergedError) as caught:
+        for loss in losses:
+            reader.add(torch.tensor(loss))
+    assert caught.value.step == READ_EVERY + 3 and caught.value.last_finite_loss == 2.0
+    assert LossReader(Ranks(torch.device("cuda")), log_every=7).every == 7
+    assert LossReader(Ranks(torch.device("cpu")), log_every=7).every == 1
+
+
+# A GPU.
+
+
+def capturable(device: str) -> Callable[..., Any]:
+    """Groups that round as captured ones do: with rates as tensors."""
+
+    def groups(model: nn.Module) -> Any:
+        def make(parameters: Any, lr: float) -> torch.optim.Optimizer:
+            made = two_groups(model)(parameters, lr)
+            for group in made.param_groups:
+                group["capturable"] = device == "cuda"
+                group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
+            return made
+
+        return make
+
+    return groups
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("executor", ["captured", "compiled", "compiled+captured"])
+def test_executors_on_a_gpu(executor: str) -> None:
+    found = run(executor, device="cuda", optimizer=capturable("cuda"))
+    assert found[2] == executor
+    assert_same_run(found, run("eager", device="cuda", optimizer=capturable("cuda")))
+    assert_same_run(found, by_hand("cuda"), 1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_auto_on_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(CONFIG, steps=1000, log_every=100)
+    assert run("auto", device="cuda", config=config)[2] == "compiled+captured"
+    with caplog.at_level(logging.INFO, "scorematching.training"):
+        found = run("auto", random_on_device, device="cuda", config=config)
+    assert found[2] == "captured"
+    assert any(
+        '"compiled+captured" failed, continuing with "captured"' in m for m in caplog.messages
+    )
+    assert run("auto", peeking, device="cuda", config=config)[2] == "eager"
+
+
+def random_on_device(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    return model(x + 0.05 * noise).square()
+
+
+def peeking(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model(x).square() * (1.0 if x.sum().item() > 0 else 2.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("executor", ["captured", "compiled+captured"])
+def test_no_step_waits_for_the_device(executor: str) -> None:
+    """Torch raises an error at whatever waits, between steps 10 and 40."""
+
+    class Strict(Callback):
+        def on_step(self, state: Any) -> None:
+            if state.step in (10, 40):
+                torch.cuda.set_sync_debug_mode("error" if state.step == 10 else "default")
+
+    try:
+        config = replace(CONFIG, steps=60, log_every=100)
+        run(executor, device="cuda", config=config, callbacks=[Strict()], count=800)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,3 @@
+"""The modules of third-party models are no tests, and need packages that tests do not."""
+
+collect_ignore = ["libraries"]
