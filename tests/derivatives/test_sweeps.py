@@ -70,8 +70,6 @@ TINY: dict[str, Callable[[Tensor, Bank], Tensor]] = {
     "softmax": normalised,
     "angle": lambda x, p: torch.atan2(x[:, 0], 2 + (x * p(2)).sum(1)),
     "in place": lambda x, p: torch.sin((x @ p(2, 2)).add_(1).mul_(x)).sum(1),
-        torch.eye(2, dtype=x.dtype) + x[:, :, None] * p(1, 2).exp()
-    ),
 }
 
 
