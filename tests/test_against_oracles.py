@@ -68,7 +68,7 @@ NO_DIRECTIONS = [
 
 
 def along_directions(num: int) -> list[Objective]:
-    """The objectives that look along directions, each with another law of them."""
+    """The objectives along directions, each with another distribution of them."""
     return [
         SlicedScoreMatching(num_projections=num),
         SlicedScoreMatchingVR(Gaussian(), num_projections=num),

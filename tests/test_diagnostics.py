@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from scorematching.derivatives import composed
+from scorematching.derivatives.engine.trace import Untraceable
+from scorematching.derivatives.ops import compositions
+from tests.derivatives.ways.habits import Cube
 
 
 class Normed(nn.Module):
@@ -22,14 +26,14 @@ class Normed(nn.Module):
 
 
 class Hidden(nn.Module):
-    """A log-density with an operation that no trace can look into."""
+    """A log-density that calls its layer inside ``vmap``, where it cannot be traced."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cell = nn.GRU(1, 3, batch_first=True)
+        self.layer = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cell(x[..., None])[0].sum((1, 2))
+        return torch.func.vmap(lambda row: torch.tanh(self.layer(row)).sum())(x)
 
 
 @pytest.fixture
@@ -48,14 +52,75 @@ def test_explain_lists_every_operation(x: Tensor) -> None:
 
 
 def test_explain_shows_kinks_and_forward_mode(x: Tensor) -> None:
-    table = sm.explain(lambda x: torch.relu(x).prod(-1), x, show=False)
-    assert [row[2:] for row in table.rows] == [("rule", "C0"), ("nested jvp", "smooth")]
+    table = sm.explain(lambda x: torch.i0(torch.relu(x)).sum(-1), x, show=False)
+    rows = {row[0]: row[2:] for row in table.rows}
+    assert rows["relu"] == ("rule", "C0")
+    assert rows["i0"] == ("decomposed", "smooth")
+    assert rows["i0.default"] == ("nested jvp", "smooth")
+    assert "refused" in table.conclusion
 
 
 def test_explain_names_the_obstacle(x: Tensor) -> None:
     table = sm.explain(Hidden(), x, show=False)
-    assert "double backward" in table.conclusion
-    assert "gru" in table.conclusion
+    assert table.conclusion.startswith("not traced, double backward instead")
+    assert "vmap" in table.conclusion
+    assert "test_diagnostics.py:" in table.conclusion
+
+
+def test_explain_says_that_the_caller_chose(x: Tensor) -> None:
+    table = sm.explain(sm.LogDensityField(Normed(), route="reverse"), x, show=False)
+    assert table.conclusion.startswith("not traced, double backward instead")
+    assert 'route="reverse"' in table.conclusion
+
+
+CENTRES = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)
+
+PROBES: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
+    "mixture": lambda x, n: torch.logsumexp(-(x[:, None] - CENTRES).square().sum(-1), 1),
+    "mixture, components first": lambda x, n: torch.logsumexp(
+        -(x[None] - CENTRES[:, None]).square().sum(-1), 0
+    ),
+    "sequence first": lambda x, n: (
+        n(x.reshape(-1, 3, 1).transpose(0, 1).reshape(-1, 1).expand(-1, 3)).reshape(3, -1).sum(0)
+    ),
+    "addmm": lambda x, n: torch.addmm(CENTRES[0], x.sin(), CENTRES[1:]).sin().sum(-1),
+    "index_add": lambda x, n: (
+        torch.zeros(len(x), 2, dtype=x.dtype)
+        .index_add(1, torch.tensor([0, 1, 0]), x.sin())
+        .sin()
+        .sum(-1)
+    ),
+    "iteration over rows": lambda x, n: torch.stack([row.sin().sum() for row in x]),
+    "repeated points": lambda x, n: n(x.repeat_interleave(3, 0)).reshape(len(x), 3).logsumexp(1),
+    "expanded points": lambda x, n: (
+        n(x.expand(3, *x.shape).reshape(-1, 3)).reshape(3, -1).logsumexp(0)
+    ),
+    "isinstance": lambda x, n: (x.sin() if isinstance(x, Tensor) else x.cos()).sum(-1),
+    "vmap": lambda x, n: torch.func.vmap(lambda row: row.sin().sum())(x),
+    "custom function": lambda x, n: Cube.apply(x).sum(-1),
+    "eigenvalues": lambda x, n: (
+        torch.linalg.eigvalsh(CENTRES[:3] @ CENTRES[:3].T + torch.diag_embed(x.exp())).log().sum(-1)
+    ),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_explain_agrees_with_what_the_objective_does(probe: str) -> None:
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def model(x: Tensor) -> Tensor:
+        return PROBES[probe](x, net)
+
+    said = sm.explain(model, x, show=False).conclusion
+    try:
+        field = sm.LogDensityField(model, route="traced")
+        sm.SlicedScoreMatchingVR()(field, x)
+        traced = True
+    except Untraceable:
+        traced = False
+    assert said.startswith("traced" if traced else "not traced")
+    assert traced is (probe not in ("vmap", "custom function", "eigenvalues"))
 
 
 def test_explain_prints_a_table(x: Tensor, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +148,7 @@ def test_right_models_pass(objective: sm.Objective, x: Tensor, generator: torch.
     assert {"derivatives in x", "Linear", "LayerNorm"} == set(check.errors)
 
 
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
 def test_models_that_are_not_traced_pass_too(x: Tensor, generator: torch.Generator) -> None:
     check = sm.check_model(Hidden(), x, sm.SlicedScoreMatchingVR(), generator, show=False)
     assert check.passed, str(check)
@@ -98,7 +164,7 @@ def test_wrong_derivatives_are_found(
     x: Tensor, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With torch's own layer norm the gradient of double backward is wrong, and this sees it."""
-    monkeypatch.setattr(composed, "_WRONG", frozenset())
+    monkeypatch.setattr(compositions, "_WRONG", {})
     field = sm.LogDensityField(Normed(), route="reverse")
     check = sm.check_model(field, x, sm.SlicedScoreMatchingVR(), generator, show=False)
     assert not check.passed
@@ -109,7 +175,98 @@ def test_wrong_derivatives_are_found(
 def test_kinks_are_reported(x: Tensor) -> None:
     check = sm.check_model(Normed(act=nn.ReLU), x, sm.SlicedScoreMatchingVR(), show=False)
     assert not check.passed
-    assert "net.2: ReLU" in str(check)
+    assert check.rows == (("model", "refused"),)
+    assert "net.2 ReLU" in str(check)
+
+
+class Units(nn.Module):
+    """A network of data in other units."""
+
+    def __init__(self, unit: float = 1.0) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.unit = unit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x / self.unit).squeeze(-1)
+
+
+class Fourier(Units):
+    """Random Fourier features with a frozen matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(4) + 0.3, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x @ self.matrix).sin()).squeeze(-1)
+
+
+class Gaussian(nn.Module):
+    """No parameters at all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -0.5 * x.square().sum(-1)
+
+
+class Unused(Units):
+    """Parameters that the output does not depend on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -0.5 * x.square().sum(-1)
+
+
+class SinglePrecision(Units):
+    """A norm computed in float32, whatever the precision of the data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.float()
+        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)
+        return self.net(h.to(x.dtype)).squeeze(-1)
+
+
+class LeakyByHand(Units):
+    """A kink without an operation of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.net[0](x)
+        return torch.where(h > 0, h, 0.01 * h).sum(-1) - 0.5 * x.square().sum(-1)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-2, 1.0, 1e2, 1e3])
+def test_verdicts_do_not_depend_on_units(
+    unit: float, x: Tensor, generator: torch.Generator
+) -> None:
+    check = sm.check_model(Units(unit), x * unit, sm.SlicedScoreMatchingVR(), generator, False)
+    assert check.passed, str(check)
+
+
+@pytest.mark.parametrize("model", [Fourier, Gaussian, Unused, SinglePrecision])
+def test_right_models_of_every_kind_pass(model: type[nn.Module]) -> None:
+    for seed in range(6):
+        g = torch.Generator().manual_seed(seed)
+        x = torch.randn(6, 4, generator=g)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            check = sm.check_model(model(), x, sm.SlicedScoreMatchingVR(), g, show=False)
+        assert check.passed, str(check)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_module_that_keeps_computed_tensors_passes(x: Tensor, generator: torch.Generator) -> None:
+    model = Units()
+    model.net[0] = nn.utils.weight_norm(model.net[0])
+    objective = sm.SlicedScoreMatchingVR()
+    objective(model, x)  # leaves a weight with a graph behind
+    check = sm.check_model(model, x, objective, generator, show=False)
+    assert check.passed, str(check)
+
+
+def test_kinks_without_an_operation_of_their_own_are_reported(generator: torch.Generator) -> None:
+    x = torch.randn(32, 4, generator=generator)
+    check = sm.check_model(LeakyByHand(), x, sm.SlicedScoreMatchingVR(), generator, show=False)
+    assert not check.passed
+    assert "where" in str(check)
 
 
 def test_the_model_is_left_alone(x: Tensor, generator: torch.Generator) -> None:

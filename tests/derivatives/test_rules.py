@@ -1,42 +1,53 @@
-"""The table of derivatives against autograd applied twice."""
+"""Every declared operation: derivatives of elementwise functions, and a model that meets it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from scorematching.derivatives.tracing import times
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import LogDensityField
-from scorematching.derivatives import composed, rules, smoothness, tracing
+from scorematching.derivatives.engine.tape import Tape, times
+from scorematching.derivatives.engine.trace import Untraceable
+from scorematching.derivatives.ops import catalogue, nested  # noqa: F401  (fills the registry)
+from scorematching.derivatives.ops.elementwise import POWER
+from scorematching.derivatives.ops.registry import OPERATIONS, Operation, find, spellings
+from tests.derivatives.ways import WAYS, Bank
 from tests.laws import assert_close
 from tests.tolerances import ROUTES
+
+ELEMENTWISE: dict[str, Operation] = {
+    **{o.name: o for o in OPERATIONS.values() if o.kind == "elementwise" and not o.writes},
+    "pow": POWER,
+}
 
 LINE = torch.linspace(-2.9, 2.9, 60, dtype=torch.float64)  # away from 0 and every kink below
 POSITIVE = LINE.exp()
 INSIDE = LINE / 3
-OUTSIDE = 1.05 + POSITIVE
+UNIT = 0.5 + INSIDE / 2.1
 EXPONENTS = torch.linspace(-2, 3.5, 60, dtype=torch.float64)
 
 RANGES = {
     "log": POSITIVE, "log2": POSITIVE, "log10": POSITIVE, "log1p": POSITIVE - 0.9,
-    "asin": INSIDE, "acos": INSIDE, "atanh": INSIDE, "acosh": OUTSIDE, "lgamma": POSITIVE,
-    "logit": 0.5 + INSIDE / 2.1, "sqrt": POSITIVE, "rsqrt": POSITIVE, "tan": LINE / 2,
+    "asin": INSIDE, "acos": INSIDE, "atanh": INSIDE, "acosh": 1.05 + POSITIVE,
+    "lgamma": POSITIVE, "digamma": 0.3 + POSITIVE, "logit": UNIT, "special_ndtri": UNIT,
+    "erfinv": INSIDE, "sqrt": POSITIVE, "rsqrt": POSITIVE, "tan": LINE / 2,
     "hardswish": 1.5 * LINE, "hardsigmoid": 1.5 * LINE, "relu6": 3 * LINE,
 }  # fmt: skip
 
 REQUIRED = {
-    "pow": [(2,)], "clamp_min": [(0.33,)], "clamp_max": [(0.33,)], "threshold": [(0.33, 0.1)],
-    "clamp": [(-0.77, 1.23)], "clip": [(-0.77, 1.23)],
+    "pow": (2,), "clamp_min": (0.33,), "clamp_max": (0.33,), "threshold": (0.33, 0.1),
+    "clamp": (-0.77, 1.23), "remainder": (1.37,),
 }  # fmt: skip
 
 
-# Torch cannot differentiate its own hardsigmoid twice, and the derivatives of its own celu have
-# the constants of float32 in them.
+# Torch cannot differentiate its own hardsigmoid twice, the derivatives of its own celu have the
+# constants of float32 in them, and those of erfinv and ndtri end after the first.
 
 
 def hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
@@ -52,15 +63,12 @@ ROUNDED = {"hardsigmoid": 1e-7, "celu": 1e-7}
 
 
 def function(name: str) -> Callable[..., Tensor]:
-    """Torch's function of a name, wherever it lives."""
-    for home in (F, torch, torch.special, torch.linalg, torch.Tensor):
-        if hasattr(home, name):
-            return getattr(home, name)
-    raise AssertionError(f"no function of torch is called {name}")
+    """Torch's function of a name, as users call it."""
+    return getattr(F, name, None) or next(iter(spellings(name)))
 
 
 VARIATIONS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    *[(name, args, {}) for name in rules.ELEMENTWISE for args in REQUIRED.get(name, [()])],
+    *[(name, REQUIRED.get(name, ()), {}) for name in ELEMENTWISE],
     ("softplus", (2.5,), {}),
     ("softplus", (), {"beta": 0.4}),
     ("softplus", (1.0, 1.53), {}),
@@ -76,6 +84,7 @@ VARIATIONS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("hardtanh", (), {"min_val": -0.5, "max_val": 2.03}),
     ("softshrink", (1.03,), {}),
     ("softshrink", (), {"lambd": 1.03}),
+    ("hardshrink", (1.03,), {}),
     ("threshold", (), {"threshold": -0.33, "value": -0.5}),
     ("clamp", (), {"min": -0.77}),
     ("clamp", (), {"max": 0.77}),
@@ -83,7 +92,10 @@ VARIATIONS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("clamp", (-LINE.abs() / 3 - 0.51,), {}),
     ("clamp_min", (), {"min": 0.33}),
     ("clamp_max", (), {"max": 0.33}),
+    ("remainder", (-1.37,), {}),
+    ("remainder", (EXPONENTS.abs() + 0.41,), {}),
     ("logit", (), {"eps": 1e-3}),
+    ("logit", (0.2,), {}),
     *[("pow", (k,), {}) for k in (0, 1, 3, 4, 1.0, 2.0, 5.0, -1, -2)],
     ("pow", (torch.full_like(LINE, 3.0),), {}),
 ]
@@ -96,33 +108,37 @@ def label(variation: Any) -> str:
     return name + "-" + ",".join(words)
 
 
-def derivatives(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivative of an elementwise function, by autograd twice."""
-    z = z.clone().requires_grad_()
-    (first,) = torch.autograd.grad(f(z).sum(), z, create_graph=True)
-    if not first.requires_grad:
-        return first, torch.zeros_like(z)
-    (second,) = torch.autograd.grad(first.sum(), z, allow_unused=True)
-    return first.detach(), torch.zeros_like(z) if second is None else second
+def derivative(y: Any, z: Tensor) -> Tensor:
+    """The derivative of an elementwise result, with its graph; zero for a constant."""
+    if not isinstance(y, Tensor) or not y.requires_grad:
+        return torch.zeros_like(z)
+    (d,) = torch.autograd.grad(y.sum(), z, create_graph=True, allow_unused=True)
+    return torch.zeros_like(z) if d is None else d
 
 
-def entry(name: str, z: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Both derivatives of the table, the second one as a number."""
-    first, second = rules.ELEMENTWISE[name](z, y, *args, **kwargs)
-    return first, None if second is None else times(second, torch.ones_like(z))
+def entry(name: str, z: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Both derivatives that an operation declares, as tensors."""
+    first, second = ELEMENTWISE[name].facts.derivatives(z, y, *args, **kwargs)
+    zero = torch.zeros_like(z)
+    return zero + first, zero if second is None else zero + times(second, torch.ones_like(z))
 
 
-def assert_entry(name: str, z: Tensor, args: Any, kwargs: Any) -> None:
+def assert_entry(name: str, z: Tensor, args: Any, kwargs: Any, tolerance: float = ROUTES) -> None:
+    """Declared derivatives are those of autograd, and so are their own derivatives."""
     f = WRITTEN_OUT.get(name) or function(name)
+    z = z.clone().requires_grad_()
     y = f(z, *args, **kwargs)
     first, second = entry(name, z, y, *args, **kwargs)
-    true_first, true_second = derivatives(lambda w: f(w, *args, **kwargs), z)
-    zero = torch.zeros_like(z)
-    assert_close(zero + first, true_first, ROUTES)
-    assert_close(zero if second is None else zero + second, true_second, ROUTES)
-    if name in rules.ONE_TANGENT:
-        short = rules.ONE_TANGENT[name](y, z, first * z, *args, **kwargs)
-        assert_close(short, true_second * z.square(), ROUTES)
+    truth = [derivative(y, z)]
+    truth += [derivative(truth[0], z)]
+    assert_close(first, truth[0], tolerance)
+    assert_close(second, truth[1], tolerance)
+    assert_close(derivative(first, z), truth[1], tolerance)
+    assert_close(derivative(second, z), derivative(truth[1], z), tolerance)
+    shortcut = ELEMENTWISE[name].facts.single
+    if shortcut is not None:
+        short = shortcut(y, z, first * z, *args, **kwargs)
+        assert_close(short, truth[1] * z.square(), tolerance)
 
 
 @pytest.mark.parametrize("variation", VARIATIONS, ids=label)
@@ -141,7 +157,7 @@ def test_real_powers(k: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["square", "pow", "softplus", "silu", "gelu", "mish", "tanhshrink"]
+    "name", ["square", "pow", "softplus", "silu", "gelu", "mish", "tanhshrink", "sin", "erf"]
 )
 def test_derivatives_at_zero(name: str) -> None:
     zero = torch.zeros(1, dtype=torch.float64)
@@ -152,24 +168,68 @@ def test_derivatives_at_zero(name: str) -> None:
 @pytest.mark.parametrize("name", ["softplus", "silu", "gelu", "mish", "sigmoid", "tanh", "elu"])
 def test_derivatives_far_out(name: str) -> None:
     far = torch.tensor([-700.0, -90.0, -30.0, 30.0, 90.0, 700.0], dtype=torch.float64)
-    first, second = entry(name, far, function(name)(far))
+    assert_entry(name, far, (), {})
+
+
+@pytest.mark.parametrize("name", [n for n, o in ELEMENTWISE.items() if o.facts.from_input])
+def test_derivatives_shared_with_autograd_are_written_in_z_alone(name: str) -> None:
+    first, second = entry(name, LINE, torch.full_like(LINE, torch.nan))
     assert first.isfinite().all()
     assert second.isfinite().all()
-    assert_entry(name, far, (), {})
+
+
+@pytest.mark.parametrize("name", [n for n, o in ELEMENTWISE.items() if o.facts.holomorphic])
+def test_complex_derivatives(name: str) -> None:
+    # Autograd returns the conjugate of a holomorphic derivative.
+    z = (0.3 + 0.2 * LINE + 0.7j * LINE.flip(0).sin() + 0.9j).requires_grad_()
+    args = (3,) if name == "pow" else ()
+    y = function(name)(z, *args)
+    first, second = entry(name, z, y, *args)
+    (slope,) = torch.autograd.grad(y, z, torch.ones_like(y), create_graph=True)
+    assert_close(first, slope.conj(), ROUTES)
+    curved = slope.requires_grad and slope.grad_fn is not None
+    if curved:
+        (bend,) = torch.autograd.grad(slope, z, torch.ones_like(y), allow_unused=True)
+        assert_close(second, torch.zeros_like(z) if bend is None else bend.conj(), ROUTES)
+
+
+# ---------------------------------------------------------------------------------- kinks
+
+
+def jumps(values: Tensor) -> bool:
+    """Whether numbers on a fine grid jump from one point to the next."""
+    return bool(values.diff().abs().max() > 0.1)
+
+
+WHOLE_LINE = [
+    n for n in ELEMENTWISE if n not in RANGES or n in ("hardswish", "hardsigmoid", "relu6")
+]
+
+
+@pytest.mark.parametrize("name", [n for n in WHOLE_LINE if n != "reciprocal"])
+def test_declared_smoothness(name: str) -> None:
+    """Of f, f' and f'' none jumps up to the declared order, and the next one does."""
+    z = torch.linspace(-6.5003, 6.5, 130_000, dtype=torch.float64)
+    z = z / 4 if name in ("exp", "exp2", "expm1", "sinh", "cosh") else z
+    args = REQUIRED.get(name, ())
+    y = function(name)(z, *args)
+    kink = ELEMENTWISE[name].kink
+    orders = [y, *entry(name, z, y, *args)]
+    smooth = len(orders) if kink is None else kink + 1
+    assert [jumps(values) for values in orders[: smooth + 1]] == (
+        [False] * smooth + [True] * (kink is not None)
+    )
 
 
 # ------------------------------------------------------------------------------- in place
 
-IN_PLACE = [
-    "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "hardtanh", "hardswish", "silu", "mish",
-    "hardsigmoid", "threshold",
-]  # fmt: skip
+IN_PLACE = [n for n, o in ELEMENTWISE.items() if o.inplace is not None]
 
 
 def calls(name: str) -> Iterator[Callable[[Tensor], Tensor]]:
-    """The ways to ask for an activation in place."""
+    """The ways to request an activation in place."""
     f = function(name)
-    required = REQUIRED.get(name, [()])[0]
+    required = REQUIRED.get(name, ())
     yield lambda z: f(z, *required, inplace=True)
     every = {
         "leaky_relu": (0.2,), "elu": (1.0,), "celu": (1.0,), "hardtanh": (-1.0, 1.0),
@@ -181,31 +241,32 @@ def calls(name: str) -> Iterator[Callable[[Tensor], Tensor]]:
 @pytest.mark.parametrize("name", IN_PLACE)
 @pytest.mark.parametrize("how", [0, 1], ids=["keyword", "position"])
 def test_in_place_activations_change_what_they_read(name: str, how: int) -> None:
-    # A tape holds on to the numbers an activation reads; the name must mean the new ones.
+    # A tape keeps the numbers that an activation reads; the name must mean the new ones.
     act = list(calls(name))[how]
     x, weight = 0.3 + torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64) * 2
+    required = ((0.2,) if name == "leaky_relu" and how else ()) or REQUIRED.get(name, ())
+    out_of_place = WRITTEN_OUT.get(name) or function(name)
 
-    def net(x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
+    def net(x: Tensor) -> Tensor:
         hidden = x @ weight
         act(hidden)
         return (hidden * torch.sin(hidden)).sum(1)
 
-    def written_out(x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
-        hidden = act(x @ weight)
+    def written_out(x: Tensor) -> Tensor:
+        hidden = out_of_place(x @ weight, *required)
         return (hidden * torch.sin(hidden)).sum(1)
 
-    plain = WRITTEN_OUT.get(name) or function(name)
-    required = {**REQUIRED, "leaky_relu": [(0.2,)]}.get(name, [()])[0] if how else ()
-    required = required or REQUIRED.get(name, [()])[0]
+    assert_same_answers(net, written_out, x, ROUNDED.get(name, ROUTES))
 
-    def traced(f: Callable[[Tensor], Tensor], route: str) -> tuple[Tensor, Tensor]:
-        field = LogDensityField(f, check_smoothness=False, route=route)
-        return field.score_and_curvature(x, x)
 
-    s, bend = traced(lambda x: net(x, act), "traced")
-    wanted, exact = traced(lambda x: written_out(x, lambda z: plain(z, *required)), "reverse")
-    assert_close(s, wanted, ROUNDED.get(name, ROUTES))
-    assert_close(bend, exact, ROUNDED.get(name, ROUTES))
+def assert_same_answers(traced: Any, trusted: Any, x: Tensor, tolerance: float) -> None:
+    """A traced model has the answers of another by double backward."""
+    answers = [
+        LogDensityField(f, check_smoothness=False, route=route).score_and_curvature(x, x)
+        for f, route in ((traced, "traced"), (trusted, "reverse"))
+    ]
+    for found, wanted in zip(*answers):
+        assert_close(found, wanted, tolerance)
 
 
 MODULES = [
@@ -221,67 +282,63 @@ MODULES = [
 def test_modules(module: nn.Module) -> None:
     # As users write them: every module must be traced, and agree with double backward.
     x = torch.linspace(-2.0, 2.1, 12, dtype=torch.float64).reshape(4, 3)
-
-    def net(x: Tensor) -> Tensor:
-        return torch.sin(module(1.5 * x)).sum(1)
-
-    def trusted(x: Tensor) -> Tensor:
-        act = hardsigmoid if isinstance(module, nn.Hardsigmoid) else module
-        return torch.sin(act(1.5 * x)).sum(1)
-
-    answers = [
-        LogDensityField(f, check_smoothness=False, route=route).score_and_curvature(x, x)
-        for f, route in ((net, "traced"), (trusted, "reverse"))
-    ]
-    tolerance = ROUNDED.get(type(module).__name__.lower(), ROUTES)
-    for found, wanted in zip(*answers):
-        assert_close(found, wanted, tolerance)
+    act = hardsigmoid if isinstance(module, nn.Hardsigmoid) else module
+    assert_same_answers(
+        lambda x: torch.sin(module(1.5 * x)).sum(1),
+        lambda x: torch.sin(act(1.5 * x)).sum(1),
+        x,
+        ROUNDED.get(type(module).__name__.lower(), ROUTES),
+    )
 
 
-# ---------------------------------------------------------------------------------- names
+# --------------------------------------------------------------------- all other operations
 
-HOMES = (
-    torch.Tensor, torch, F, torch.special, torch.linalg, torch._C._nn, torch._C._special,
-    torch._C._linalg, torch._C._VariableFunctions,
-)  # fmt: skip
-
-
-def known(name: str) -> bool:
-    return any(hasattr(home, name) for home in HOMES)
-
-
-TABLES = {
-    "ELEMENTWISE": rules.ELEMENTWISE, "RESHAPES": rules.RESHAPES, "PERMUTES": rules.PERMUTES,
-    "BATCHED": rules.BATCHED, "SELECTIONS": rules.SELECTIONS, "LINEAR": rules.LINEAR,
-    "ALONG": rules.ALONG, "CONSTANT": rules.CONSTANT, "SHAPE_OF": rules.SHAPE_OF,
-    "FROM_INPUT": rules.FROM_INPUT, "composed": composed.BY_NAME, "in place": tracing._INPLACE,
-}  # fmt: skip
+ELSEWHERE = {
+    "other devices": "cuda pin_memory share_memory_",
+    "only where autograd records": "retain_grad",
+    "half precision, in test_real_code": "half bfloat16",
+    "deprecated, torch warns": "upsample triangular_solve",
+    "arrive as add, sub, mul, div, matmul": "__add__ __radd__ __iadd__ __sub__ __isub__ __mul__ "
+    "__rmul__ __imul__ __truediv__ __div__ __itruediv__ __matmul__",
+    "torch has no derivative of them": "native_channel_shuffle",
+}
+"""Declared names that no way can meet, by reason."""
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_every_name_is_one_of_torchs(table: str) -> None:
-    assert [name for name in TABLES[table] if not known(name)] == []
+@pytest.fixture(scope="module")
+def met() -> set[str]:
+    """Names of the operations whose rules the ways apply."""
+    names: set[str] = set()
+    for way in WAYS:
+        x = way.points().requires_grad_()
+        field = LogDensityField(way.density(Bank()))
+        try:
+            tape, _ = field.model.trace(x, None, partial(Tape, len(x)))
+        except (Untraceable, RuntimeError):  # test_tracing tells which ways must be traced
+            continue
+        names |= {name for (name, kind), count in tape.operations.items() if count > 0}
+    return names
 
 
-def test_every_alias_leads_somewhere() -> None:
-    tables = {
-        **tracing.RULES,
-        **smoothness.ORDERS,
-        **dict.fromkeys(name for t in TABLES.values() for name in t),
+def test_every_declared_operation_is_met_by_some_way(met: set[str]) -> None:
+    declared = {
+        o.name for o in OPERATIONS.values() if o.kind in ("linear", "structural", "composed")
     }
-    assert [a for a, name in rules.ALIASES.items() if name not in tables] == []
-    # torch 2.x spells some of them with leading underscores only where they are operators
-    assert [a for a in rules.ALIASES if not known(a) and not a.startswith("_")] == []
+    exempt = {name for names in ELSEWHERE.values() for name in names.split()}
+    assert sorted(declared - met - exempt) == []
+    assert sorted(exempt & met) == []
 
 
-def test_the_smaller_tables_are_parts_of_the_larger() -> None:
-    assert set(rules.ELEMENTWISE) >= rules.FROM_INPUT
-    assert rules.SELECTIONS <= rules.BATCHED
-    assert set(rules.ALONG) | rules.UNSURE <= rules.LINEAR
+def test_nested_forward_mode_is_for_operations_without_a_rule() -> None:
+    # A rule is tried first, so a listed operation that has one would never use the list.
+    assert [str(f) for f in nested.TRUSTED if f in OPERATIONS] == []
 
 
-def test_what_is_shared_is_written_in_z_alone() -> None:
-    for name in rules.FROM_INPUT:
-        first, second = entry(name, LINE, torch.full_like(LINE, torch.nan))
-        assert first.isfinite().all()
-        assert second.isfinite().all()
+def test_a_function_of_the_same_name_is_not_torchs() -> None:
+    def exp(z: Tensor) -> Tensor:
+        return torch.sin(z)
+
+    assert find(exp) is None
+    spelled = (torch.exp, Tensor.exp, torch.ops.aten.exp.default, torch.Tensor.exp_)
+    assert {find(f).name for f in spelled} == {"exp"}  # type: ignore[union-attr]
+    assert [find(f).writes for f in spelled] == [False, False, False, True]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The layerwise baselines: noise enumerated to the last sign, and diagonals swept by hand."""
+"""The layerwise baselines, against all combinations of signs and a recursion written by hand."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scorematching.objectives.layerwise import (
 )
 from tests import oracles
 from tests.derivatives.ways import Bank
+from tests.derivatives.ways.habits import Cube
 from tests.derivatives.ways.models import coupling_flow, kernel_mixture
 from tests.laws import assert_close, sign_design
 from tests.models_zoo import normal
@@ -67,6 +68,8 @@ TINY: dict[str, Callable[[Tensor, Bank], Tensor]] = {
     "bilinear": bilinear,
     "quotient": divided,
     "softmax": normalised,
+    "angle": lambda x, p: torch.atan2(x[:, 0], 2 + (x * p(2)).sum(1)),
+    "in place": lambda x, p: torch.sin((x @ p(2, 2)).add_(1).mul_(x)).sum(1),
 }
 
 
@@ -350,6 +353,10 @@ def test_both_sweeps_take_frozen_models(name: str) -> None:
     assert_close(propagated_curvature(field, x, signs)[0], truth, IDENTITY)
 
 
+def determinant(x: Tensor) -> Tensor:
+    return torch.logdet(3 * torch.eye(2, dtype=x.dtype) + x[:, :, None] * x[:, None, :])[:, None]
+
+
 OBJECTIVES = [ApproximateBackprop(), CurvaturePropagation()]
 
 
@@ -359,16 +366,17 @@ def label(objective: Any) -> str:
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=label)
 @pytest.mark.parametrize(
-    "op", [lambda x: x.cumprod(1), lambda x: torch.atan2(x, x + 9), lambda x: (x * 1).add_(1)],
-    ids=["cumprod", "atan2", "in place"],
-)  # fmt: skip
+    "op",
+    [torch.i0, torch.func.vmap(torch.sin), Cube.apply, determinant],
+    ids=["i0", "vmap", "custom function", "determinant"],
+)
 def test_operations_without_rules_are_refused(op: Any, objective: Any) -> None:
     with pytest.raises(ValueError, match=r"layerwise objective.*use SlicedScoreMatchingVR"):
         objective(lambda x: torch.sin(op(x)).sum(1), points(3, 2))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=label)
-def test_a_mistake_in_the_model_is_heard(objective: Any) -> None:
+def test_an_error_of_the_model_is_raised_again(objective: Any) -> None:
     def broken(x: Tensor) -> Tensor:
         return (x @ torch.ones(7, 2, dtype=torch.float64)).sum(1)
 

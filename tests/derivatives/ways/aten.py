@@ -131,6 +131,7 @@ ATEN = [
         "aten _linalg_solve_ex", lambda z, p: aten._linalg_solve_ex(general(z, p), column(z, p))[0]
     ),
     Way("aten linalg_cholesky_ex", lambda z, p: aten.linalg_cholesky_ex(positive(z, p))[0]),
+    Way("aten linalg_cholesky", lambda z, p: aten.linalg_cholesky(positive(z, p))),
     Way("aten where", lambda z, p: aten.where(EVEN, z, torch.sin(z) * p(3))),
     Way("aten diagonal", lambda z, p: aten.diagonal(z, 0, 1, 2) * p(3), event=(3, 3)),
 ]

@@ -115,7 +115,6 @@ HABITS = [
     Way("comparison as a number", lambda z, p: z * (z > 5).double() + torch.sin(z) * p(3)),
     Way("parallel heads", parallel_heads),
     Way("as_tensor", lambda z, p: torch.as_tensor(z) * p(3)),
-    Way("asarray", lambda z, p: torch.asarray(z) * p(3)),
     Way("constant.to(x)", lambda z, p: z * torch.ones(3).to(z) * p(3)),
     Way("constant.type_as(x)", lambda z, p: z * EVEN.type_as(z) * p(3)),
     Way("requires_grad_", lambda z, p: (z * 1).requires_grad_() * p(3)),

@@ -65,7 +65,6 @@ IMAGES = [
         "adaptive_avg_pool3d", lambda z, p: F.adaptive_avg_pool3d(z, (1, 2, 1)), event=(1, 2, 2, 2)
     ),
     Way("lp_pool2d", lambda z, p: F.lp_pool2d(z.exp(), 2.0, 2), event=(1, 2, 2), kinked=True),
-    Way("upsample", lambda z, p: F.upsample(z, scale_factor=2), event=(1, 2, 2)),
     Way(
         "interpolate bicubic",
         lambda z, p: F.interpolate(z, size=(3, 4), mode="bicubic", align_corners=True),

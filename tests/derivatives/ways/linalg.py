@@ -72,7 +72,6 @@ LINALG = [
     ),
     Way("solve_ex", lambda z, p: torch.linalg.solve_ex(general(z, p), column(z, p)).result),
     Way("cholesky", lambda z, p: torch.linalg.cholesky(positive(z, p))),
-    Way("cholesky method", lambda z, p: positive(z, p).cholesky()),
     Way(
         "cholesky upper",
         lambda z, p: torch.linalg.cholesky(positive(z, p), upper=True),
