@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching.derivatives.model_probe import Probe
-from scorematching.derivatives.smoothness_measure import Measurement, measure
-from scorematching.derivatives.smoothness_search import (
+from scorematching.derivatives.smoothness.probe import Probe
+from scorematching.derivatives.smoothness.measure import Measurement, measure
+from scorematching.derivatives.smoothness.search import (
     Accuracy,
     bisect,
     draw_lines,
