@@ -157,9 +157,7 @@ class TestValidation:
         fresh = small()
         fresh.fit_alpha(sm.ScoreMatching(), train)
         assert fit.training.best_loss == pytest.approx(score_matching_loss(fresh, valid).mean)
-        fresh.fit_alpha(
-            sm.ScoreMatching(), valid
-        )  # the wrong points
+        fresh.fit_alpha(sm.ScoreMatching(), valid)  # the wrong points
         assert fit.training.best_loss != pytest.approx(score_matching_loss(fresh, valid).mean)
 
     def test_selection_by_exact_loss_differs_from_that_by_a_noisy_objective(self) -> None:
