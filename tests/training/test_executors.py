@@ -292,6 +292,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
 def test_models_that_change_their_buffers_are_not_compiled() -> None:
     models = Counting(), Counting()
     config = TrainConfig(steps=3, batch_size=8)

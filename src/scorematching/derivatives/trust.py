@@ -8,6 +8,7 @@ differences `WrongDerivativeError` is raised. Whether a model is smooth enough i
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import smoothness, verification
+from scorematching.derivatives import double_backward, smoothness, verification
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
+from scorematching.derivatives.ops.registry import has_kink
 from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
 
 Pair = tuple[Tensor, Tensor]
@@ -55,25 +57,25 @@ def answer(
     arguments: tuple[Any, ...] = (),
     verified: bool = True,
 ) -> Pair:
-    """The answer at points, by the route decided for this question, checked unless told not to."""
+    """The answer at points, by the route decided for this question.
+
+    Checks come first, so that what they change in a model (a counter in a buffer, say) is put back
+    before the graph of the answer is built. ``verified=False`` leaves them to other questions.
+    """
     findings = model.findings
+    findings.uses[question.name] += 1
+    if can_read_values(x):
+        require_smooth(model, x, order=int(training), what="curvature")
+        due = verified and verification.is_due(findings.uses[question.name])
+        if due and model.route == "auto":
+            _verify(model, question, x, training, findings)
     route = model.route if model.route != "auto" else findings.routes.get(question.name, "traced")
     if route == "traced":
-        result = _traced_or_not(model, question, x, arguments, findings)
+        score, second = _traced_or_not(model, question, x, arguments, findings)
     else:
-        result = question.reverse(model, x, *arguments)
-    findings.uses[question.name] += 1
-    result = result[0], model.touch_parameters(result[1])
-    if not can_read_values(x):
-        return result
-    require_smooth(model, x, order=int(training), what="curvature")
-    if verified and model.route == "auto" and verification.is_due(findings.uses[question.name]):
-        before = findings.routes.get(question.name)
-        _verify(model, question, x, training, findings)
-        if findings.routes.get(question.name) != before:
-            result = question.reverse(model, x, *arguments)
+        score, second = question.reverse(model, x, *arguments)
     _warn(findings)
-    return result
+    return score, model.touch_parameters(second)
 
 
 def _traced_or_not(
@@ -88,9 +90,13 @@ def _traced_or_not(
             raise
         # Evaluate the model on plain tensors; errors in the user's code are raised again there.
         result = question.reverse(model, x, *arguments)
-        findings.obstacle = _describe(error)
-        _take_double_backward(findings, question, f"cannot be traced ({findings.obstacle})")
+        _note_obstacle(findings, question, error)
         return result
+
+
+def _note_obstacle(findings: Findings, question: Question, error: Exception) -> None:
+    findings.obstacle = _describe(error)
+    _take_double_backward(findings, question, f"cannot be traced ({findings.obstacle})")
 
 
 def _take_double_backward(findings: Findings, question: Question, reason: str) -> None:
@@ -109,8 +115,19 @@ def _warn(findings: Findings) -> None:
             "other torch operations, or accept this route with LogDensityField(model, "
             'route="reverse")',
             PerformanceWarning,
-            stacklevel=2,
+            stacklevel=_callers_level(),
         )
+
+
+def _callers_level() -> int:
+    """The stack level of the first frame outside this package, for a warning that points there."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGES):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+PACKAGES = ("scorematching", "torch", "contextlib")
 
 
 def _describe(error: Exception) -> str:
@@ -138,55 +155,122 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
     if not model.check_smoothness or not can_read_values(x):
         return
     findings = model.findings
-    if findings.smoothness is None:
+    if findings.smoothness is None or _measures_again(findings):
+        with torch.no_grad(), verification.undone(model.call, x):
+            model.evaluate(x.detach())  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
     smoothness.require(findings.smoothness, order, f"the {what} of a {model.kind}")
+
+
+def _measures_again(findings: Findings) -> bool:
+    """Whether smoothness is measured once more, because points and weights have moved.
+
+    At the 1024th, 2048th, 4096th ... use; for a model with operations that can have kinks, of
+    which none was found near the first points, also at the 16th and 128th.
+    """
+    uses = findings.uses.total()
+    if uses >= 1024:
+        return uses & (uses - 1) == 0
+    return uses in (16, 128) and any(has_kink(name) for name, _ in findings.operations)
 
 
 def _verify(
     model: Model, question: Question, x: Tensor, training: bool, findings: Findings
 ) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
-    probe = question.probe or question.traced
-    reverse = question.probe_reverse or question.reverse
     points = _few(model, x, findings)
     v = _signs(points)
-    with verification.replayed(model.call, points) as rewind:
+    trained = training and findings.uses[question.name] <= 2
 
-        def by(way: Way) -> Callable[[Tensor, Tensor], Pair]:
-            def ask(x: Tensor, v: Tensor) -> Pair:
-                rewind()
+    def by(way: Way) -> Callable[[Tensor, Tensor], Pair]:
+        def ask(x: Tensor, v: Tensor) -> Pair:
+            with verification.undone(model.call, x):
                 return way(model, x if x.requires_grad else x.detach().requires_grad_(), v)
 
-            return ask
+        return ask
 
-        if findings.routes.get(question.name, "traced") == "traced":
-            if not _is_right(by(probe), by(reverse), points, v, training, findings, question):
-                if not _is_right(by(reverse), None, points, v, training, findings, question):
-                    raise _wrong(model, findings)
-                names = _suspects(findings) or "one of its operations"
-                _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
-        elif not _is_right(by(reverse), None, points, v, training, findings, question):
-            raise _wrong(model, findings)
+    traced, reverse = (
+        by(question.probe or question.traced),
+        by(question.probe_reverse or question.reverse),
+    )
+    if findings.routes.get(question.name, "traced") == "traced":
+        try:
+            found = _detached(traced(points, v))
+        except Exception as error:
+            _detached(reverse(points, v))  # raises where the model itself is wrong
+            _note_obstacle(findings, question, error)
+        else:
+            _require_finite(model, found[0], points)
+            if _agrees(model, traced, found, reverse, points, v, trained):
+                return
+            names = _suspects(findings) or "one of its operations"
+            _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
+    if not _is_right(model, reverse, points, v, trained):
+        raise _wrong(model)
+
+
+def _agrees(
+    model: Model,
+    traced: Callable[[Tensor, Tensor], Pair],
+    found: Pair,
+    reverse: Callable[[Tensor, Tensor], Pair],
+    x: Tensor,
+    v: Tensor,
+    trained: bool,
+) -> bool:
+    """Whether a traced answer agrees with double backward, or else with finite differences."""
+    same = verification.compare(found, _try(reverse, x, v), x, v).agree
+    if not model.check_smoothness:  # differences across kinks say nothing
+        return same
+    if not same and not verification.agrees_with_differences(_score(model), found, x, v):
+        return False
+    return not trained or verification.check_gradient(traced, x, v).agree
 
 
 def _is_right(
+    model: Model,
     ask: Callable[[Tensor, Tensor], Pair],
-    other: Callable[[Tensor, Tensor], Pair] | None,
     x: Tensor,
     v: Tensor,
-    training: bool,
-    findings: Findings,
-    question: Question,
+    trained: bool,
 ) -> bool:
-    """Whether an answer agrees with another route or with finite differences."""
+    """Whether an answer agrees with finite differences, where these can tell."""
     found = _detached(ask(x, v))
-    agrees = other is not None and verification.compare(found, _try(other, x, v), x, v).agree
-    if not agrees and not verification.agrees_with_differences(ask, found, x, v):
+    _require_finite(model, found[0], x)
+    if not model.check_smoothness:
+        return True
+    if not verification.agrees_with_differences(_score(model), found, x, v):
         return False
-    if training and findings.uses[question.name] <= 2:
-        return verification.check_gradient(ask, x, v).agree
-    return True
+    return not trained or verification.check_gradient(ask, x, v).agree
+
+
+def _score(model: Model) -> Callable[[Tensor], Tensor]:
+    """The score of the plain model: its gradient, or the vector field itself."""
+
+    def score(x: Tensor) -> Tensor:
+        with verification.undone(model.call, x):
+            own = x.detach().requires_grad_()
+            y = model.evaluate_to_differentiate(own)
+            s = y if model.kind == "vector field" else double_backward.gradient(y, own)
+            return s.detach()
+
+    return score
+
+
+def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
+    """Refuse a score that is not finite where the model itself is."""
+    if bool(score.isfinite().all()):
+        return
+    with torch.no_grad(), verification.undone(model.call, x):
+        value = model.evaluate(x.detach())
+    finite = [t.reshape(len(x), -1).isfinite().all(1) for t in (score, value)]
+    bad = ~finite[0] & finite[1]
+    if bool(bad.any()):
+        raise WrongDerivativeError(
+            f"the score of this {model.kind} must be finite where the model is, got NaN or "
+            f"infinity at {int(bad.sum())} of {len(bad)} points; look for a root of zero or a "
+            "division by zero in a branch that torch.where does not take"
+        )
 
 
 def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:
@@ -203,7 +287,7 @@ def _detached(pair: Pair) -> Pair:
 
 def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
     """A few points, or all where the model takes only batches of their number."""
-    few = x.detach()[: verification.NUM_POINTS]
+    few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
     if findings.any_batch is None:
         findings.any_batch = len(few) < len(x) and _takes(model, x.detach(), few)
     return few if findings.any_batch else x.detach()
@@ -216,13 +300,13 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     Raises:
         ValueError: if its values there are others, because it couples the points of a batch.
     """
-    with verification.replayed(model.call, x) as rewind:
-        try:
+    try:
+        with verification.undone(model.call, x):
             whole = model.evaluate_to_compare(x)
-            rewind()
+        with verification.undone(model.call, x):
             part = model.evaluate_to_compare(few)
-        except Exception:
-            return False
+    except Exception:  # a context of N rows in a closure, or a random model
+        return False
     if verification.differ(part, whole[: len(few)]):
         raise ValueError(
             "the model must treat every point by itself, got values that change with the other "
@@ -248,7 +332,7 @@ def _suspects(findings: Findings) -> str:
 _UNSURE = ("nested jvp", "decomposed", "no rule")
 
 
-def _wrong(model: Model, findings: Findings) -> WrongDerivativeError:
+def _wrong(model: Model) -> WrongDerivativeError:
     return WrongDerivativeError(
         f"the derivatives of this {model.kind} disagree with finite differences by every route: "
         "part of it cannot be differentiated twice (a custom autograd function whose backward "

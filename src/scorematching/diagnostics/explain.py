@@ -10,11 +10,11 @@ from torch import Tensor
 
 from scorematching._checks import check_points
 from scorematching.derivatives.memory import Findings
-from scorematching.derivatives.ops.registry import OPERATIONS
+from scorematching.derivatives.ops.registry import kink_of
 from scorematching.diagnostics.table import Table
 from scorematching.errors import PerformanceWarning, SmoothnessError
 from scorematching.fields import as_field
-from scorematching.objectives import Objective, SlicedScoreMatchingVR
+from scorematching.objectives import Objective
 
 ROUTES = {"elementwise": "rule", "structural": "rule", "constant buffer": "constant"}
 """Words of the table for kinds of operations; other kinds are printed as they are."""
@@ -32,7 +32,7 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
     Args:
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
         x: a few points ``(N, *event)``.
-        objective: what the model is to be trained with; None is `SlicedScoreMatchingVR`.
+        objective: what the model is to be trained with; None is a sliced objective.
         show: whether to print the table.
 
     Returns:
@@ -49,7 +49,10 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore", PerformanceWarning)
         try:
-            (objective or SlicedScoreMatchingVR())(field, x, torch.Generator(x.device))
+            if objective is None:
+                field.score_and_curvature(x, torch.ones_like(x))
+            else:
+                objective(field, x, torch.Generator(x.device))
         except SmoothnessError as error:
             refusal = str(error)
     findings = field.model.findings
@@ -84,6 +87,5 @@ def _conclusion(findings: Findings, route: str, refusal: str) -> str:
 
 def _smoothness(name: str) -> str:
     """The smoothness of an operation by itself, from the registry."""
-    orders = {op.kink for op in OPERATIONS.values() if op.name == name}
-    order = next((k for k in orders if k is not None), None)
+    order = kink_of(name)
     return "smooth" if order is None else f"C{order}" if order >= 0 else "may jump"

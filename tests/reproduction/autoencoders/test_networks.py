@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,14 +100,22 @@ def test_networks_for_faces(as_released: bool) -> None:
         assert model.observation == NormalPixels(-0.602)
 
 
+def _on_context(network: nn.Module, context: Any, z: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = network(z, *context)
+    return found
+
+
 def test_score_activation_of_the_paper() -> None:
     """ReLU, as the table says, is refused unless the caller insists: its gradient is wrong."""
     for make in (celeba_networks.make_implicit_vae, celeba_networks.make_wae):
         model = make(2, size=16, width=2, score_activation=nn.ReLU, generator=seeded(0))
-        x = torch.rand(3, 3, 16, 16, generator=seeded(1))
+        x = torch.rand(32, 3, 16, 16, generator=seeded(1))
+        z = torch.randn(32, 2, generator=seeded(2))
+        context = (x,) if make is celeba_networks.make_implicit_vae else ()
         with pytest.raises(SmoothnessError, match="relu"):
-            model.score_loss(x, sm.ScoreMatching())
-        assert model.score_loss(x, sm.ScoreMatching(), check_smoothness=False).shape == (3,)
+            network = partial(_on_context, model.score_network, context)
+            sm.ScoreMatching()(sm.VectorField(network), z)
+        assert model.score_loss(x[:3], sm.ScoreMatching(), check_smoothness=False).shape == (3,)
 
 
 def test_weights_come_from_the_generator() -> None:

@@ -16,9 +16,7 @@ the same code gives the exact trace.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -28,7 +26,14 @@ from torch.func import jvp, vmap
 from torch.nn import functional as F
 
 from scorematching._checks import check_depends
-from scorematching.derivatives.engine.tape import Push, Second, Tape, Trailing, widen
+from scorematching.derivatives.engine.tape import (
+    Push,
+    Second,
+    Tape,
+    Trailing,
+    widen,
+    without_warnings,
+)
 from scorematching.derivatives.engine.trace import Traced, Untraceable, name_of, plain
 from scorematching.derivatives.ops import catalogue, nested  # noqa: F401  (fills the registry)
 
@@ -142,7 +147,8 @@ class Pairing(Tangents):
         )
         for adjoint, (_, weight) in zip(adjoints, layers):
             if adjoint is not None:
-                s = adjoint @ weight if s is None else s + adjoint @ weight
+                back = (adjoint.to(weight.dtype) @ weight).to(self.x.dtype)  # autocast
+                s = back if s is None else s + back
         check_depends(s is not None, "log-density")
         parts = [
             self._per_point(_real_product(adjoint, q), axis)
@@ -187,23 +193,14 @@ def _nested_jvp(op: Any, inputs: Sequence[Traced]) -> tuple[Push, Second]:
 
     def first(*tangents: Tensor) -> Tensor:
         wide = [widen(t, p) for t, p in zip(tangents, primals)]
-        with _without_warnings():
+        with without_warnings():
             return vmap(lambda *u: jvp(op, primals, u)[1])(*wide)
 
     def second() -> Tensor:
         def one(*u: Tensor) -> Tensor:
             return jvp(lambda *z: jvp(op, z, u)[1], primals, u)[1]
 
-        with _without_warnings():
+        with without_warnings():
             return vmap(one)(*[widen(x.u, x.p) for x in inputs]).mean(0)
 
     return first, second
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Torch's forward mode warns of its own decompositions, scripted or slow."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", UserWarning)
-        yield

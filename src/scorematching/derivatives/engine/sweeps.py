@@ -54,6 +54,10 @@ class Nodes(Tape):
             self.curved.append((x.p, y, d2))
         return Traced(y, None, self, x.axis)
 
+    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
+        """Refuse a dense second derivative, of which a diagonal or a root is not known."""
+        raise Untraceable("an operation with a dense second derivative")
+
     def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
         """Refuse an operation without a rule."""
         raise Untraceable(f"{name_of(func)}: no rule for it")
@@ -106,6 +110,10 @@ class Squares(Pairing):
         # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
         second = (lambda: 2 * form(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
         return self.emit([a, b], y, push, second, axis)
+
+    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
+        """Refuse a dense second derivative, of which a diagonal or a root is not known."""
+        raise Untraceable("an operation with a dense second derivative")
 
     def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
         """Refuse an operation without a rule."""

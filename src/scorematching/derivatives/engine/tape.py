@@ -6,8 +6,10 @@ and its own second derivative; all of them end in `Tape.emit`, which most uses o
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -194,6 +196,15 @@ class Tape:
             raise Untraceable(f"{name_of(func)}: no rule for it")
         self.operations[name_of(func), "no rule"] += 1
         return self.emit(find_traced(args, kwargs), y, plain, None, None)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Torch's forward mode and vmap warn of their own decompositions, scripted or slow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _is_full(u: Any, y: Tensor, d1: Any) -> bool:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching.derivatives.ops.registry import Operation, find
 
-if TYPE_CHECKING:
-    from scorematching.derivatives.engine.tape import Tape
+Tape = Any
+"""A `tape.Tape`; that module imports this one."""
 
 
 class Untraceable(Exception):
@@ -69,7 +69,8 @@ class Traced(Tensor):
         tape: what is being recorded.
         axis: the axis of p that runs over the N points (N times c rows in their order, where a
             model has folded other axes into it); None where it is not known.
-        viewed: whether another value may share its memory, so that it must not change in place.
+        viewed: whether it shares the memory of another value, so that it must not change in place.
+        views: values that share its memory; while one is alive, it must not change in place.
         filled: False for a fresh buffer that no traced value has been written into yet.
     """
 
@@ -78,17 +79,14 @@ class Traced(Tensor):
     axis: int | None
     s: Tensor | None
     viewed: bool
+    views: list[Any]
     filled: bool
+    _u: Tensor | None
+    _single: Tensor | None
 
     @staticmethod
-    def __new__(cls, p: Tensor, *args: Any, **kwargs: Any) -> Traced:
-        """Make a tensor of the shape of p, without storage."""
-        if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
-            return _make(cls, p.shape)
-        return _make(cls, p.shape, dtype=p.dtype, device=p.device)
-
-    def __init__(
-        self,
+    def __new__(
+        cls,
         p: Tensor,
         u: Tensor | None,
         tape: Tape,
@@ -96,10 +94,16 @@ class Traced(Tensor):
         s: Tensor | None = None,
         single: Tensor | None = None,
         filled: bool = True,
-    ) -> None:
-        self.p, self._u, self._single = p, u, single
-        self.tape, self.axis, self.s = tape, axis, s
-        self.viewed, self.filled = False, filled
+    ) -> Traced:
+        """Make a tensor of the shape of p, without storage."""
+        if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
+            value: Traced = _make(cls, p.shape)
+        else:
+            value = _make(cls, p.shape, dtype=p.dtype, device=p.device)
+        value.p, value._u, value._single = p, u, single
+        value.tape, value.axis, value.s = tape, axis, s
+        value.viewed, value.views, value.filled = False, [], filled
+        return value
 
     @property
     def u(self) -> Any:
@@ -141,7 +145,8 @@ class Traced(Tensor):
 
     def become(self, value: Any) -> Traced:
         """Take on another value in place, for every name that this one has."""
-        if self.viewed or value.shape != self.shape or value.dtype != self.dtype:
+        seen = self.viewed or any(view() is not None for view in self.views)
+        if seen or value.shape != self.shape or value.dtype != self.dtype:
             raise Untraceable("a change in place that other values may see")
         if not isinstance(value, Traced):
             raise Untraceable("a traced value overwritten by a constant")
@@ -168,7 +173,10 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         args, kwargs = _without_buffers(args, kwargs)
         if not _any_traced(args, kwargs):
             y = func(*args, **kwargs)
-            return y if target is None else target
+            if target is not None:
+                return target
+            copied = operation is not None and operation.name in _COPIES
+            return Traced(y, None, tape, None, filled=False) if copied else y
     y = _apply(tape, func, operation, *_normalised(operation, args, kwargs))
     return y if target is None else target.become(y)
 
@@ -198,6 +206,9 @@ def _normalised(
         args = (*args[: operation.inplace], False, *args[operation.inplace + 1 :])
     return args, kwargs
 
+
+_COPIES = frozenset(("clone", "to", "double", "float"))
+"""Operations that make a fresh buffer of a fresh buffer."""
 
 _KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
 

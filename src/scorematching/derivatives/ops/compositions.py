@@ -192,6 +192,12 @@ def _any_batch_norm(*args: Any, **kwargs: Any) -> Tensor:
     return batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
 
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """`torch.logcumsumexp`, term by term, from one maximum for the whole axis."""
+    top = torch.amax(input.detach(), dim, keepdim=True)
+    return torch.log(torch.cumsum(torch.exp(input - top), dim)) + top
+
+
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -213,6 +219,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("normalize", normalize),
     ("cosine_similarity", cosine_similarity),
     ("pairwise_distance", pairwise_distance),
+    ("logcumsumexp", logcumsumexp),
     ("scaled_dot_product_attention", scaled_dot_product_attention),
 )
 """Compositions by the name of torch's own operation."""
@@ -237,11 +244,8 @@ class _Composed(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-_WRONG = {
-    name: composition
-    for name, composition in COMPOSITIONS
-    if name in "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist".split()
-}
+_WRONG_NAMES = "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp"
+_WRONG = {name: composition for name, composition in COMPOSITIONS if name in _WRONG_NAMES.split()}
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 

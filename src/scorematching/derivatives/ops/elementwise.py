@@ -234,7 +234,7 @@ for _names, _holomorphic, _derivatives in (
     ("sinh", True, lambda z, y: (torch.cosh(z), y)),
     ("cosh", True, lambda z, y: (torch.sinh(z), y)),
     ("asinh arcsinh", True, lambda z, y: ((1 + z * z) ** -0.5, -z * (1 + z * z) ** -1.5)),
-    ("acosh arccosh", True, lambda z, y: ((z * z - 1) ** -0.5, -z * (z * z - 1) ** -1.5)),
+    ("acosh arccosh", False, lambda z, y: ((z * z - 1) ** -0.5, -z * (z * z - 1) ** -1.5)),
     ("atanh arctanh", True, lambda z, y: (1 / (1 - z * z), 2 * z / (1 - z * z) ** 2)),
     ("erf special_erf", False, lambda z, y: _gauss(z, 2 / math.sqrt(math.pi))),
     ("erfc special_erfc", False, lambda z, y: _gauss(z, -2 / math.sqrt(math.pi))),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.tape import Tape, lift, widen
+from scorematching.derivatives.engine.tape import Tape, lift, widen, without_warnings
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, Untraceable, plain
 from scorematching.derivatives.ops.linear import broadcast_axis, selection
 from scorematching.derivatives.ops.registry import constant, find, structural
@@ -196,6 +196,7 @@ def _depends(index: Any) -> bool:
     )
 
 
+@structural("copy")
 @structural("copy_", writes=True)
 def copy(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
     """``x.copy_(source)``: the source in the shape of x."""
@@ -286,7 +287,7 @@ def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     return type(result)((picked if kept else torch.squeeze(picked, dim), indices))
 
 
-@structural("sort", "topk", "msort", kink=0)
+@structural("sort", "topk", kink=0)
 def sort(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     """Sorted entries: a permutation that is taken as constant."""
     result = call.func(x.p, *args, **kwargs)
@@ -352,7 +353,8 @@ def _jointly_linear(places: tuple[int, ...]) -> Any:
 
         def push(*tangents: Tensor) -> Tensor:
             wide = [widen(t, x.p) for t, x in zip(tangents, inputs)]
-            return torch.func.vmap(with_tangents)(*wide)
+            with without_warnings():
+                return torch.func.vmap(with_tangents)(*wide)
 
         return call.tape.emit(inputs, y, push, None, _axis_beside(args, inputs, y))
 
@@ -366,10 +368,21 @@ def _axis_beside(args: tuple[Any, ...], inputs: list[Any], y: Tensor) -> int | N
     return 0 if rows and along is not None and along % y.ndim != 0 else None
 
 
-for _name in (
-    "scatter scatter_add index_add index_copy index_fill select_scatter slice_scatter"
-).split():
-    _where = (0, 1) if _name in ("select_scatter", "slice_scatter") else (0, 3)
-    structural(_name)(_jointly_linear(_where))
+for _name in ("scatter", "scatter_add", "index_add", "index_copy", "index_fill"):
+    structural(_name)(_jointly_linear((0, 3)))
 structural("masked_scatter")(_jointly_linear((0, 2)))
 structural("diagonal_scatter")(_jointly_linear((0, 1)))
+
+
+@structural("select_scatter")
+def select_scatter(call: Call, x: Any, src: Any, dim: int, index: int) -> Any:
+    """A copy of x with one slice replaced."""
+    return write(call, x, (*[slice(None)] * (dim % x.ndim), index), src)
+
+
+@structural("slice_scatter")
+def slice_scatter(
+    call: Call, x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """A copy of x with a range along one axis replaced."""
+    return write(call, x, (*[slice(None)] * (dim % x.ndim), slice(start, end, step)), src)

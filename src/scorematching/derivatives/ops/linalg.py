@@ -102,12 +102,12 @@ def cholesky(call: Call, x: Any, upper: bool = False, **kwargs: Any) -> Any:
     return z if isinstance(result, Tensor) else _replaced(result, 0, z)
 
 
-@structural("linalg_solve_triangular", "triangular_solve")
+@structural("linalg_solve_triangular")
 def solve_triangular(
     call: Call, A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
     """``A X = B`` for triangular A, by its inverse where A depends on the points."""
-    if call.name == "triangular_solve" or not left or unitriangular:
+    if not left or unitriangular:
         raise NoRule
     if isinstance(A, Traced):
         return torch.linalg.inv(A.triu() if upper else A.tril()) @ B

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from scorematching import _directions
-from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift
+from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift, without_warnings
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.registry import Operation, declare, structural
 
@@ -69,7 +70,9 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     y = call.func(x.p, *args, **kwargs)
     if isinstance(y, (tuple, list)):
         return type(y)(_part(call, x, part, i, args, kwargs) for i, part in enumerate(y))
-    push, axis = _vmapped(call.func, args, kwargs, None), _axis(call, x, y, args, kwargs)
+    facts: Linear = call.operation.facts
+    push = _vmapped(call.func, args, kwargs, None, rare=not facts.keeps_axis)
+    axis = _axis(call, x, y, args, kwargs)
     if call.operation.facts.selection:
         return selection(call.tape, x, y, push, axis)
     return call.tape.linear(x, y, push, axis)
@@ -85,16 +88,21 @@ def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) ->
     """A linear map whose coefficients are zeros and ones, their own squares."""
     z = tape.linear(x, y, push, axis, ONES)
     if y is x.p or y._is_view():
-        x.viewed = z.viewed = True
+        x.views.append(ref(z))
+        z.viewed = True
     return z
 
 
-def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None) -> Push:
+def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None, rare: bool = False) -> Push:
     def one(t: Tensor) -> Any:
         result = func(t, *args, **kwargs)
         return result if part is None else result[part]
 
-    return torch.func.vmap(one)
+    def push(t: Tensor) -> Tensor:
+        with without_warnings():
+            return torch.func.vmap(one)(t)
+
+    return push if rare else torch.func.vmap(one)
 
 
 def _axis(call: Call, x: Traced, y: Tensor, args: Any, kwargs: Any) -> int | None:
@@ -147,7 +155,7 @@ def drop_axes(y: Any, dims: Any) -> Any:
 
 @structural(
     *"reshape view flatten unflatten squeeze unsqueeze ravel contiguous clone view_as reshape_as "
-    "to double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias copy "
+    "to double float half bfloat16 type type_as _to_copy alias _unsafe_view _reshape_alias "
     "lift_fresh lift_fresh_copy resolve_conj resolve_neg cpu cuda atleast_2d atleast_3d".split(),
     kind="linear",
 )
@@ -258,11 +266,9 @@ linear("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptiv
        "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d", "upsample_bicubic2d",
        "upsample_trilinear3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa",
        batch_axis=0, selection=False)  # fmt: skip
-linear(
-    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", batch_axis=0
-)
+linear("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", batch_axis=0)
 linear("fliplr", "flipud", "rot90", "repeat", "tile", "tril", "triu", "masked_select", "nan_to_num",
-       "unsafe_chunk", "unsafe_split", "real", "as_strided", "constant_pad_nd")  # fmt: skip
+       "unsafe_chunk", "unsafe_split", "real", "as_strided")  # fmt: skip
 linear("flip", along=(0, None))
 linear("roll", "take_along_dim", "take_along_dimension", along=(1, None))
 linear(
@@ -288,7 +294,13 @@ linear("diag_embed", "diagonal", "diag", "trace", "view_as_real", "view_as_compl
        "trapz", keeps_axis=False, selection=False)  # fmt: skip
 
 
-@structural("pad", "_pad_circular", kind="linear")
+@structural("constant_pad_nd", kind="linear")
+def constant_pad(call: Call, x: Traced, pad_: Any, value: float = 0.0) -> Any:
+    """Padding by a constant."""
+    return pad(call, x, pad_, "constant", value)
+
+
+@structural("pad", kind="linear")
 def pad(call: Call, x: Traced, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     """Padding, by a constant or by entries of x itself."""
     y = F.pad(x.p, pad, mode, value)

@@ -15,8 +15,8 @@ TRUSTED = frozenset(
     function
     for name in (
         "i0 special_i0e special_i1 special_i1e polygamma special_polygamma mvlgamma "
-        "special_multigammaln hypot matrix_exp linalg_matrix_exp special_entr "
-        "special_zeta grid_sampler_2d grid_sampler_3d bilinear kron renorm sinc special_sinc "
+        "special_multigammaln matrix_exp linalg_matrix_exp special_entr "
+        "special_zeta grid_sampler_2d grid_sampler_3d kron renorm sinc special_sinc "
         "special_erfcx"
     ).split()
     for function in spellings(name)

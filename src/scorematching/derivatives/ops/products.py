@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def power(call: Call, input: Any, exponent: Any) -> Any:
     if isinstance(exponent, Traced):
         base: Any = input if isinstance(input, Tensor) else torch.as_tensor(input).to(exponent)
         return torch.exp(exponent * torch.log(base))
-    return elementwise.apply(call._replace(operation=elementwise.POWER), input, exponent)
+    operation = replace(elementwise.POWER, writes=call.operation.writes)
+    return elementwise.apply(call._replace(operation=operation), input, exponent)
 
 
 def _swap(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -131,13 +131,6 @@ def cumprod(call: Call, x: Any, dim: int, **kwargs: Any) -> Any:
     return y.movedim(0, dim)
 
 
-@structural("logcumsumexp")
-def logcumsumexp(call: Call, x: Any, dim: int) -> Any:
-    """Running log-sum-exp, from one maximum for the whole axis."""
-    top = plain(x).amax(dim, keepdim=True).detach()
-    return torch.log(torch.cumsum(torch.exp(x - top), dim)) + top
-
-
 @structural("var", "std", "var_mean", "std_mean")
 def variance(
     call: Call,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,8 +50,9 @@ _PREFIXES = {"special": torch.special, "linalg": torch.linalg, "fft": torch.fft}
 def declare(names: tuple[str, ...], operation: Operation) -> None:
     """Enter an operation under every function object that its names stand for."""
     for name in names:
+        in_place = name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
         for function in spellings(name):
-            OPERATIONS[function] = operation
+            OPERATIONS[function] = replace(operation, writes=operation.writes or in_place)
         if not name.endswith("_"):
             for function in spellings(f"{name}_"):
                 OPERATIONS[function] = replace(operation, writes=True)
@@ -80,6 +82,18 @@ def find(function: Any) -> Operation | None:
         return OPERATIONS.get(function)
     except TypeError:  # an object without a hash
         return None
+
+
+@lru_cache(maxsize=1024)
+def kink_of(name: str) -> int | None:
+    """K where the operation of a name is C^k and no smoother; None where it is smooth."""
+    orders = {operation.kink for operation in OPERATIONS.values() if operation.name == name}
+    return min((k for k in orders if k is not None), default=None)
+
+
+def has_kink(name: str) -> bool:
+    """Whether the operation of a name can have a kink."""
+    return kink_of(name) is not None
 
 
 def structural(

@@ -32,9 +32,6 @@ from scorematching.derivatives.smoothness.search import (
     subdivide,
 )
 
-SHARP = 1e-5
-"""A bend that is resolved only in parts of a line shorter than this makes a close call."""
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -123,12 +120,11 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
     verdict = _decide(lines, bisect(lines, flips, accuracy), scales, accuracy)
     defect = 0.0
     if verdict.order > -1:
-        intervals, defect, narrowest = subdivide(lines, levels, scales[-2], accuracy)
+        intervals, defect, sharp = subdivide(lines, levels, scales[-2], accuracy)
         second = _decide(lines, intervals, scales, accuracy)
         close = verdict.close_call or second.close_call
         verdict = min(verdict, second, key=lambda v: v.order)
-        sharp = verdict.order == 1 and narrowest < SHARP
-        verdict = replace(verdict, close_call=close or sharp)
+        verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
     return Measurement(
         verdict.order,
         defect if verdict.order == 1 else verdict.size,
@@ -176,7 +172,7 @@ def _decide(lines: Lines, intervals: Intervals, scales: Tensor, accuracy: Accura
     order, size, close = _test(lines, intervals, scales, accuracy, 1.0)
     found = (order < 1).nonzero().flatten()
     if len(found):
-        again, _, _ = _test(lines, intervals[found], scales, accuracy, 0.7)
+        again, _, _ = _test(lines, intervals[found], scales, accuracy, 1.4)
         order[found] = torch.maximum(order[found], again)
     if not (order < 1).any():
         return _Verdict(1, 0.0, bool(close.any()), None)
@@ -197,9 +193,12 @@ def _test(
     levels = lines[intervals.line].levels(t)
     change = levels.diff(dim=1).abs()
     inner, outer = change[:, 1:4].amax(1), change[:, [0, 4]].amax(1)
-    size = torch.maximum(inner * intervals.weight / scales[:, intervals.line], intervals.defect)
+    across = torch.minimum(change[:, 2], (levels[:, 4] - levels[:, 1]).abs())
+    scales = scales[:, intervals.line]
+    size = torch.maximum(inner * intervals.weight / scales, intervals.defect)
     size = size * (inner > accuracy.rounding * levels.abs().amax(1))
-    clear = (inner > 10 * outer) | ((inner > 2 * outer) & (inner > 2 * scales[:, intervals.line]))
+    infinite = (inner > 2 * outer) & (inner > 2 * scales)
+    clear = (across > 10 * outer) | infinite
     jumps = clear & (size > accuracy.jump)
     unclear = (inner > 0.6 * outer) & (size > accuracy.jump / 10) & ~jumps
     order = torch.where(jumps[:-1].any(0), -1, 1 - jumps[-1].long())

@@ -28,8 +28,8 @@ NODES = 8
 LENGTH = 0.5
 """Length of a line in standard deviations, root mean square over coordinates."""
 
-MASK_WIDTH = 1e-6
-"""Length of an interval in which a mask changes."""
+SHARP = 1e-5
+"""Width, as a part of a line, below which a bend is hardly different from a jump."""
 
 FEW_POINTS = 32
 """Below this number of points, lines in random directions join those from point to point."""
@@ -43,20 +43,22 @@ class Accuracy:
         rounding: error of a value, relative to its size.
         resolved: error of a quadrature, relative to the variation, that needs no subdivision.
         jump: size of a jump, relative to the variation along the line, that matters.
-        width: length of the intervals in which jumps are tested.
+        width: length of the intervals in which jumps are tested, those found by subdivision.
+        mask_width: length of those in which a mask changes.
     """
 
     rounding: float
     resolved: float
     jump: float
     width: float
+    mask_width: float
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Accuracy:
         """The thresholds of a data type; those of double precision were measured on random nets."""
         eps = torch.finfo(dtype).eps
-        width = 1e-8 if dtype == torch.float64 else 1e-4
-        return cls(20 * eps, max(1e-5, 1e3 * eps), max(1e-5, 2e3 * eps), width)
+        widths = (1e-8, 1e-6) if dtype == torch.float64 else (1e-4, 1e-5)
+        return cls(20 * eps, max(1e-5, 1e3 * eps), max(1e-5, 2e3 * eps), *widths)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
     """
     x, n = probe.x, len(probe.x)
     count = max(4 * n, min(512, max(64, 65536 // dimension(x)))) // NODES
-    count = min(count, 128) if probe.takes_any_rows else math.ceil(count / n) * n
+    count = min(count, 128) if probe.takes_any_rows else math.ceil(min(count, 16) / n) * n
     candidates = _candidates(probe, max(count, min(4 * count, 256)), generator)
     masks = candidates.masks(torch.tensor([[0.0], [1.0]]).expand(2, len(candidates)))
     flips = torch.stack([(m[0] != m[1]).sum(1) for m in masks]) if masks else torch.zeros(1, 0)
@@ -229,7 +231,7 @@ def _signatures(nodes: Tensor, weights: Tensor) -> Tensor:
 
 def subdivide(
     lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy
-) -> tuple[Intervals, float, float]:
+) -> tuple[Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
     Args:
@@ -239,23 +241,22 @@ def subdivide(
         accuracy: the thresholds.
 
     Returns:
-        The intervals; on the other lines, the largest relative error, and the smallest width
-        that it took to resolve them.
+        The intervals, the largest relative error on the other lines, and whether one of them is
+        like a jump down to a width of `SHARP`.
     """
     nodes, weights = quadrature()
     signatures = _signatures(nodes, weights)
     error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
-    worst, narrowest, most = 0.0, 1.0, len(lines) // 2
+    worst, sharp, most = 0.0, False, len(lines) // 2
     while True:
         bad = ratio > accuracy.resolved
         worst = max([worst, *ratio[~bad].tolist()])
-        narrowest = min([narrowest, *intervals.width[~bad].tolist()])
         keep = ratio.argsort(descending=True)[: min(most, int(bad.sum()))]
         intervals = intervals[keep]
         if not len(keep) or intervals.width.max() < accuracy.width:
-            return intervals, worst, narrowest
+            return intervals, worst, sharp
         gap = torch.einsum("jki,kl->jil", signatures, error[:, keep]).square().sum(1).argmax(0)
         low, width = (
             intervals.low + nodes[gap] * intervals.width,
@@ -265,6 +266,8 @@ def subdivide(
         levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), max(8, most // 2)
         least = 0.1 * width * scale[intervals.line]
         error, ratio = _defects(levels, weights, width, least, accuracy)
+        large = error.abs().amax(0) > accuracy.jump * scale[intervals.line]
+        sharp = sharp or bool((large & (width < SHARP)).any())
 
 
 def _defects(
@@ -293,7 +296,7 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
     width = torch.ones_like(low)
     parts = 4 if lines.probe.takes_any_rows else 2  # points of one line need as many batches else
     inside = torch.arange(1, parts, dtype=torch.float64)[:, None] / parts
-    while len(line) and width.max() > max(accuracy.width, MASK_WIDTH):
+    while len(line) and width.max() > accuracy.mask_width:
         masks = lines[line].masks(low + inside * width)
         if [m.shape[2] for m in masks] != [m.shape[1] for m in flips.start]:
             none = line[:0]

@@ -111,6 +111,7 @@ class _Phase:
             return loss.detach(), [gradient for gradient in gradients if gradient is not None]
 
         values, others = _copies(self.leaves), _copies(self.fixed)
+        evaluate(values, others, batch, _dense(noise))  # the model is checked eagerly only
         graph = make_fx(evaluate)(values, others, batch, _dense(noise))
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
