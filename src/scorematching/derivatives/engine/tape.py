@@ -188,9 +188,9 @@ class Tape:
             return self.opaque(func, args, kwargs)
         self.operations[name_of(func), "decomposed"] += 1
         result = graph(args, kwargs)
-        if isinstance(result, Tensor) and result.is_floating_point():
-            if not isinstance(result, Traced):
-                raise Untraceable(f"{name_of(func)}: its result was not traced")
+        lost = isinstance(result, Tensor) and not isinstance(result, Traced)
+        if lost and result.is_floating_point():
+            raise Untraceable(f"{name_of(func)}: its result was not traced")
         return result
 
     def opaque(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
