@@ -11,12 +11,14 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-Verdict = Literal["smooth", "kinked", "coupled", "opaque"]
+Verdict = Literal["smooth", "kinked", "borderline", "coupled", "opaque"]
 """What is true of a model, known before the library sees it.
 
 smooth: a loss and its gradient exist; kinked: the score or its derivative jumps, so that they do
-not; coupled: the value at a point depends on the other points; opaque: smooth, but torch itself
-cannot differentiate its backward pass, so that a refusal is as right as a right answer.
+not; borderline: kinked, but by so little that the gradient is off by less than 1%, so that a
+refusal and right derivatives are both right; coupled: the value at a point depends on the other
+points; opaque: smooth, but torch itself cannot differentiate its backward pass, so that a refusal
+is as right as a right answer.
 """
 
 
