@@ -8,18 +8,11 @@ from typing import Any
 import zuko
 from torch import Tensor, nn
 
-from tests.zoo.entry import Entry, Model, density, vector
+from tests.zoo.entry import Entry, Model, Through, density, vector
 
 
-class Conditioned(nn.Module):
-    """A lazy distribution of zuko as a log-density."""
-
-    def __init__(self, flow: nn.Module) -> None:
-        super().__init__()
-        self.flow = flow
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.flow().log_prob(x)
+def log_density(flow: nn.Module, x: Tensor) -> Tensor:
+    return flow().log_prob(x)
 
 
 def flow(
@@ -29,7 +22,7 @@ def flow(
     options = {key: value for key, value in options.items() if value is not None}
 
     def build() -> Model:
-        return density(Conditioned(kind(dim, **options)), dim, num=8, stir=stir)
+        return density(Through(kind(dim, **options), log_density), dim, num=8, stir=stir)
 
     return build
 
