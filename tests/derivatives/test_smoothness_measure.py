@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching.derivatives.smoothness.probe import Probe
 from scorematching.derivatives.smoothness.measure import Measurement, measure
+from scorematching.derivatives.smoothness.probe import Probe
 from scorematching.derivatives.smoothness.search import (
     Accuracy,
     bisect,
