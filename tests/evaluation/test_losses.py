@@ -260,4 +260,5 @@ def test_field_and_bare_model_are_the_same(network: MLPDensity) -> None:
     x = DATA.sample(5, torch.Generator().manual_seed(1))
     bare = score_matching_losses(network, x)
     assert torch.equal(bare, score_matching_losses(LogDensityField(network), x))
-    assert torch.equal(bare, ScoreMatching()(network, x).detach())
+    # With gradients the trace may be summed in another order.
+    torch.testing.assert_close(bare, ScoreMatching()(network, x).detach(), rtol=0, atol=IDENTITY)

@@ -156,8 +156,7 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
         return
     findings = model.findings
     if findings.smoothness is None or _measures_again(findings):
-        with torch.no_grad(), verification.undone(model.call, x):
-            model.evaluate(x.detach())  # raises where the model itself is wrong
+        _value(model, x)  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
     smoothness.require(findings.smoothness, order, f"the {what} of a {model.kind}")
 
@@ -257,12 +256,17 @@ def _score(model: Model) -> Callable[[Tensor], Tensor]:
     return score
 
 
+def _value(model: Model, x: Tensor) -> Tensor:
+    """The model's output; gradients are on, because a score network may need them."""
+    with torch.enable_grad(), verification.undone(model.call, x):
+        return model.evaluate(x.detach().requires_grad_()).detach()
+
+
 def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
     """Refuse a score that is not finite where the model itself is."""
     if bool(score.isfinite().all()):
         return
-    with torch.no_grad(), verification.undone(model.call, x):
-        value = model.evaluate(x.detach())
+    value = _value(model, x)
     finite = [t.reshape(len(x), -1).isfinite().all(1) for t in (score, value)]
     bad = ~finite[0] & finite[1]
     if bool(bad.any()):

@@ -141,7 +141,7 @@ def _points_error(field: Field, x: Tensor, generator: torch.Generator | None) ->
 
 def _error(exact: Tensor, near: Tensor, rough: Tensor) -> float:
     """Relative difference beyond what the differences themselves are uncertain by."""
-    beyond = ((exact - near).abs() - 3 * rough).clamp(min=0)
+    beyond = ((exact - near).abs() - 10 * rough).clamp(min=0)
     scale = near.abs().max() + near.abs().mean() + 1e-300
     return float((beyond / scale).max())
 
@@ -168,7 +168,7 @@ def _parameter_errors(
         d = size * torch.randn(p.shape, generator=generator, dtype=p.dtype)
         near, rough = best_difference(_moved_loss(field, x, objective, noise, p, d))
         exact = 0.0 if g is None else float((g * d).sum())
-        beyond = max(abs(exact - float(near)) - 3 * float(rough), 0.0)
+        beyond = max(abs(exact - float(near)) - 10 * float(rough), 0.0)
         yield _layer(module, name), beyond / (abs(float(near)) + scale**0.5 + 1e-300)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from scorematching._checks import check_points
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.ops.registry import kink_of
+from scorematching.derivatives.trust import require_smooth
 from scorematching.diagnostics.table import Table
 from scorematching.errors import PerformanceWarning, SmoothnessError
 from scorematching.fields import as_field
@@ -46,13 +49,16 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
     check_points(x)
     field = as_field(model)
     refusal = ""
+    unchecked = copy(field)  # lists the operations of a model that is refused, too
+    unchecked.model = replace(field.model, check_smoothness=False)
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore", PerformanceWarning)
+        if objective is None:
+            unchecked.score_and_curvature(x, torch.ones_like(x))
+        else:
+            objective(unchecked, x, torch.Generator(x.device))
         try:
-            if objective is None:
-                field.score_and_curvature(x, torch.ones_like(x))
-            else:
-                objective(field, x, torch.Generator(x.device))
+            require_smooth(field.model, x, order=1, what="curvature")
         except SmoothnessError as error:
             refusal = str(error)
     findings = field.model.findings

@@ -65,7 +65,7 @@ ARITHMETIC = [
     Way("pow in place", lambda z, p: (lambda h: h.__ipow__(2))(z * p(3))),
     Way("addcdiv", lambda z, p: torch.addcdiv(p(3), z, 2 + torch.sin(z), value=0.3)),
     Way("lerp by a value", lambda z, p: torch.lerp(z, torch.sin(z), torch.sigmoid(z * p(3)))),
-    Way("arctan2", lambda z, p: torch.arctan2(torch.sin(z), z * p(3))),
+    Way("arctan2", lambda z, p: torch.arctan2(torch.sin(z), z * p(3)), kinked=True),
     Way("atan2 on both axes", lambda z, p: torch.atan2(2 + z.square(), torch.sin(z) * p(3))),
     Way("atan2 of a constant", lambda z, p: torch.atan2(p(3), 2 + z.square())),
     Way("copysign", lambda z, p: torch.copysign(z.exp(), p(3)), kinked=True),

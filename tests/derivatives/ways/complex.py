@@ -59,7 +59,7 @@ COMPLEX = [
     Way("conj", lambda z, p: (phase(z, p).conj() * weights(p, 3)).real),
     Way("conj_physical", lambda z, p: (torch.conj_physical(phase(z, p)) * weights(p, 3)).real),
     Way("resolve_conj", lambda z, p: (phase(z, p).conj().resolve_conj() * weights(p, 3)).real),
-    Way("resolve_neg", lambda z, p: phase(z, p).conj().imag.resolve_neg() * p(3)),
+    Way("resolve_neg", lambda z, p: phase(z, p).conj().imag.resolve_neg() * p(3), traced=None),
     Way("conjugate transpose", lambda z, p: (phase(z, p).mH.T * weights(p, 3)).real),
     Way("view_as_complex", lambda z, p: torch.view_as_real(pairs(z, p)), event=(4,)),
     Way("complex product", lambda z, p: (pairs(z, p) * phase(z[:, :3], p)[:, :2]).real, event=(4,)),

@@ -277,8 +277,6 @@ linear(
     "index_select",
     "gather",
     "slice",
-    "narrow_copy",
-    "select_copy",
     along=(0, None),
 )
 linear("split", "chunk", "tensor_split", "split_with_sizes", along=(1, 0))
@@ -291,7 +289,7 @@ linear("diag_embed", "diagonal", "diag", "trace", "view_as_real", "view_as_compl
        "fft_ihfft", "fft_fftshift", "fft_ifftshift", "_fft_r2c", "_fft_c2r", "_fft_c2c", "stft",
        "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
        "replication_pad2d", "replication_pad3d", "_fft_c2c", "cumulative_trapezoid", "trapezoid",
-       "trapz", keeps_axis=False, selection=False)  # fmt: skip
+       "trapz", "narrow_copy", "select_copy", keeps_axis=False, selection=False)  # fmt: skip
 
 
 @structural("constant_pad_nd", kind="linear")

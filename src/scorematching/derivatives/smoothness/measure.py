@@ -32,6 +32,14 @@ from scorematching.derivatives.smoothness.search import (
     subdivide,
 )
 
+WEAK = 0.045
+"""A jump of the score's derivative by less than this share of its variation makes a close call.
+
+It biases the parameter gradient by less than half a percent: 0.2 to 0.4 percent for flows whose
+scales are clipped by ``a / (1 + |a| / c)``, whose jumps are up to 0.03. The jumps of networks with
+ELU, CELU, SELU, softsign or squared ReLU units were 0.05 to 1.4 at widths from 8 to 512.
+"""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -70,7 +78,9 @@ class Measurement:
         found = {
             -1: f"the score jumps, by {self.defect:.1e} of its variation",
             0: f"the derivative of the score jumps, by {self.defect:.1e} of its variation",
-            1: f"no jump of the score or its derivative (relative error {self.defect:.1e})",
+            1: f"no jump of the score or its derivative (relative error {self.defect:.1e})"
+            if not self.suspects
+            else f"a weak jump of the score's derivative, by {self.defect:.1e} of its variation",
         }[self.order]
         blame = f"; suspects: {', '.join(self.suspects)}" if self.suspects else ""
         doubt = " (a close call)" if self.close_call else ""
@@ -125,9 +135,12 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
         close = verdict.close_call or second.close_call
         verdict = min(verdict, second, key=lambda v: v.order)
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
+    found = verdict.order < 1
+    if verdict.order == 0 and verdict.size < WEAK:
+        verdict = replace(verdict, order=1, close_call=True)
     return Measurement(
         verdict.order,
-        defect if verdict.order == 1 else verdict.size,
+        verdict.size if found else defect,
         len(lines),
         skipped,
         verdict.close_call,

@@ -14,6 +14,7 @@ to such intervals, and neither decides anything:
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -32,7 +33,11 @@ SHARP = 1e-5
 """Width, as a part of a line, below which a bend is hardly different from a jump."""
 
 FEW_POINTS = 32
-"""Below this number of points, lines in random directions join those from point to point."""
+"""Below this number of points, lines go all the way from point to point, and others in random
+directions join them."""
+
+OUTWARD = 4.0
+"""Length of lines that lead away from few points, in their standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,7 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
     x, n = probe.x, len(probe.x)
     count = max(4 * n, min(512, max(64, 65536 // dimension(x)))) // NODES
     count = min(count, 128) if probe.takes_any_rows else math.ceil(min(count, 16) / n) * n
-    candidates = _candidates(probe, max(count, min(4 * count, 256)), generator)
-    masks = candidates.masks(torch.tensor([[0.0], [1.0]]).expand(2, len(candidates)))
+    candidates, masks = _lines_and_masks(probe, max(count, min(4 * count, 256)), generator)
     flips = torch.stack([(m[0] != m[1]).sum(1) for m in masks]) if masks else torch.zeros(1, 0)
     chosen = _take_turns(flips, count // 2)
     rest = [i for i in range(len(candidates)) if i not in chosen][: count - len(chosen)]
@@ -155,6 +159,23 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
     operation = torch.tensor([*chosen.values(), *(-1 for _ in rest)])
     number = flips[operation, index] if masks else torch.zeros_like(index)
     return candidates[index], Flips(operation, number, [m[0][index] for m in masks])
+
+
+def _lines_and_masks(
+    probe: Probe, count: int, generator: torch.Generator
+) -> tuple[Lines, list[Tensor]]:
+    """Lines with the masks at both ends.
+
+    Few points say little about their distribution, so lines also lead away from them; where the
+    model refuses points out there (outside its support, say), they stay between the points.
+    """
+    ends = torch.tensor([[0.0], [1.0]]).expand(2, count)
+    if len(probe.x) < FEW_POINTS:
+        with suppress(Exception):
+            lines = _candidates(probe, count, generator, outward=True)
+            return lines, lines.masks(ends)
+    lines = _candidates(probe, count, generator)
+    return lines, lines.masks(ends)
 
 
 def _take_turns(flips: Tensor, most: int) -> dict[int, int]:
@@ -168,22 +189,24 @@ def _take_turns(flips: Tensor, most: int) -> dict[int, int]:
     return chosen
 
 
-def _candidates(probe: Probe, count: int, generator: torch.Generator) -> Lines:
+def _candidates(
+    probe: Probe, count: int, generator: torch.Generator, outward: bool = False
+) -> Lines:
     """Lines in random order, through all points equally often.
 
     They start a little way off, since points may lie on kinks (at zero, say) that no line crosses.
     """
     order = torch.randperm(len(probe.x), generator=generator, device=generator.device)
     rows = order.repeat(math.ceil(count / len(order)))[:count].to(probe.x.device)
-    step = _steps(probe.x.flatten(1), rows, generator).unflatten(1, probe.x.shape[1:])
+    step = _steps(probe.x.flatten(1), rows, generator, outward).unflatten(1, probe.x.shape[1:])
     return Lines(probe, probe.x[rows] + 0.02 * step, 0.96 * step, rows)
 
 
-def _steps(x: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+def _steps(x: Tensor, rows: Tensor, generator: torch.Generator, outward: bool) -> Tensor:
     """Half a standard deviation towards another of the points ``x: (N, D)``.
 
-    Where there is no other, and for every second line if there are few, the direction is random,
-    within the smallest box around the points.
+    Where there is no other, and for every second line if there are few, the direction is random:
+    within the smallest box around the points, or `OUTWARD` standard deviations away from them.
     """
     n, count = len(x), len(rows)
     spread = x.std(0, correction=0)
@@ -195,10 +218,12 @@ def _steps(x: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
     shift = torch.randint(1, n, (count,), generator=generator, device=generator.device)
     across = x[(rows + shift.to(x.device)) % n] - x[rows]
     length = (across / spread.where(moves, 1)).square().sum(1).div(moves.sum()).sqrt()
-    across = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
+    if n >= FEW_POINTS:  # few points lie far apart, and lines have to meet what is between them
+        across = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
     random = (torch.arange(count, device=x.device) % 2 == 1) & (n < FEW_POINTS) | (length == 0)
-    inside = _inside(x, x[rows], LENGTH * spread * (2 * signs.to(x) - 1))
-    return torch.where(random[:, None], inside, across)
+    step = spread * (2 * signs.to(x) - 1)
+    step = OUTWARD * step if outward else _inside(x, x[rows], LENGTH * step)
+    return torch.where(random[:, None], step, across)
 
 
 def _inside(x: Tensor, start: Tensor, step: Tensor) -> Tensor:

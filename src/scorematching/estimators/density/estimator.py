@@ -220,12 +220,9 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         check_is_fitted(self)
         if self._log_z is None:
             assert self._proposal is not None
+            generator = torch.Generator(self.device).manual_seed(self._seed + 1)
             self._log_z = importance_log_z(
-                self.model_,
-                self._proposal,
-                self.num_importance,
-                _BATCH_SIZE,
-                self._generator(self._seed),
+                self.model_, self._proposal, self.num_importance, _BATCH_SIZE, generator
             )
         return self._log_z
 

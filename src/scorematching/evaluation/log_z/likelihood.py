@@ -75,8 +75,8 @@ def log_likelihood(
         >>> double = lambda x: normal(x) + 2.0
         >>> log_z = importance_log_z(double, normal, num=1000)
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-        >>> round(log_likelihood(double, x, log_z).mean - normal(x).mean().item(), 4)
-        0.0
+        >>> abs(log_likelihood(double, x, log_z).mean - normal(x).mean().item()) < 1e-4
+        True
     """
     check_points(x)
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
