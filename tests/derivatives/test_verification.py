@@ -1,0 +1,453 @@
+"""Answers are checked on the user's model: wrong rules are found, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import scorematching as sm
+from scorematching import LogDensityField, VectorField
+from scorematching.derivatives import verification
+from scorematching.derivatives.ops.registry import OPERATIONS
+from scorematching.errors import WrongDerivativeError
+from tests import oracles
+from tests.laws import assert_close
+from tests.models_zoo import DENSITIES, SCORES, Case, name, normal
+from tests.tolerances import ROUTES
+
+VR, SSM, SM = sm.SlicedScoreMatchingVR(), sm.SlicedScoreMatching(), sm.ScoreMatching()
+X = normal(8, 3, generator=torch.Generator().manual_seed(0))
+
+Model = Callable[[Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """A log-density, or a score network, with one sine."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 5).double(), nn.Linear(5, outputs).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.sin(self.first(x))).squeeze(-1)
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield Net()
+
+
+# ------------------------------------------------------------------------- planted errors
+
+
+def plant(patch: pytest.MonkeyPatch, operation: str, **changes: Any) -> None:
+    """Change the registry's entries of one operation."""
+    for function, entry in list(OPERATIONS.items()):
+        if entry.name == operation:
+            patch.setitem(OPERATIONS, function, replace(entry, **changes))
+
+
+def plant_sine(patch: pytest.MonkeyPatch, derivatives: Callable[[Tensor, Tensor], Any]) -> None:
+    facts = OPERATIONS[torch.sin].facts
+    plant(patch, "sin", facts=facts._replace(derivatives=derivatives))
+
+
+WRONG_SINES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "no second derivative": lambda z, y: (torch.cos(z), None),
+    "wrong sign of the second": lambda z, y: (torch.cos(z), y),
+    "second off by one percent": lambda z, y: (torch.cos(z), -1.01 * y),
+    "first off by one percent": lambda z, y: (1.01 * torch.cos(z), -y),
+    "second cut from the graph": lambda z, y: (torch.cos(z), -y.detach()),
+    "first cut from the graph": lambda z, y: (torch.cos(z).detach(), -y),
+    "not a number": lambda z, y: (torch.cos(z), -y / 0 * 0),
+}
+
+
+def assert_moved(
+    objective: sm.Objective, field: sm.Field, truth: sm.Field, module: nn.Module, named: str
+) -> None:
+    """The first answer is right already, and one warning names the operation."""
+    noise = objective.draw(X, torch.Generator().manual_seed(1))
+    with pytest.warns(sm.PerformanceWarning) as caught:
+        loss = objective.loss(field, X, noise)
+    assert len(caught) == 1
+    wanted = partial(objective.loss, truth, X, noise)
+    assert_close(loss, wanted(), ROUTES)
+    gradient = oracles.parameter_gradient(lambda: objective.loss(field, X, noise), module)
+    assert_close(gradient, oracles.parameter_gradient(wanted, module), ROUTES)
+    assert "wrong answer" in str(caught[0].message)
+    assert named in str(caught[0].message)
+
+
+@pytest.mark.parametrize("error", WRONG_SINES)
+@pytest.mark.parametrize("objective", [VR, SSM, SM], ids=["VR", "SSM", "SM"])
+def test_a_wrong_rule_is_found(
+    error: str, objective: sm.Objective, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_sine(monkeypatch, WRONG_SINES[error])
+    truth = LogDensityField(net, route="reverse")
+    assert_moved(objective, LogDensityField(net), truth, net, "sin")
+
+
+@pytest.mark.parametrize("error", ["first off by one percent", "first cut from the graph"])
+@pytest.mark.parametrize("objective", [VR, SM], ids=["VR", "SM"])
+def test_a_wrong_rule_in_a_score_network_is_found(
+    error: str, objective: sm.Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_sine(monkeypatch, WRONG_SINES[error])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Net(outputs=3)
+    truth = VectorField(net, route="reverse")
+    assert_moved(objective, VectorField(net), truth, net, "sin")
+
+
+def wrong_flip(call: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """A rule that ignores its argument: consistent, and of another function."""
+    return x * 1
+
+
+def test_a_rule_with_a_wrong_value_is_found(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "flip", rule=wrong_flip)
+
+    def model(x: Tensor) -> Tensor:
+        return net(x.flip(1))
+
+    truth = LogDensityField(model, route="reverse")
+    assert_moved(VR, LogDensityField(model), truth, net, "flip")
+
+
+def test_a_wrong_rule_is_found_where_nothing_is_trained(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_sine(monkeypatch, WRONG_SINES["second off by one percent"])
+    with torch.no_grad(), pytest.warns(sm.PerformanceWarning):
+        VR(net, X)
+
+
+def test_a_wrong_rule_is_found_in_single_precision(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_sine(monkeypatch, WRONG_SINES["wrong sign of the second"])
+    with pytest.warns(sm.PerformanceWarning):
+        VR(net.float(), X.float())
+
+
+def test_a_wrong_rule_is_found_behind_dropout(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_sine(monkeypatch, WRONG_SINES["second off by one percent"])
+    with torch.random.fork_rng(), pytest.warns(sm.PerformanceWarning, match="wrong answer"):
+        VR(lambda x: net(F.dropout(x, 0.5, True)), X)
+
+
+def test_a_wrong_rule_is_found_with_a_context_of_as_many_rows(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_sine(monkeypatch, WRONG_SINES["second off by one percent"])
+    context = normal(8, 3, generator=torch.Generator().manual_seed(5))
+    with pytest.warns(sm.PerformanceWarning, match="wrong answer"):
+        VR(lambda x: net(x + context), X)
+
+
+@pytest.mark.parametrize("use", [1, 2, 4, 8, 16])
+def test_late_changes_are_found(use: int, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a compiler that specialises after a few calls: wrong from some use on."""
+    for _ in range(use - 1):
+        VR(net, X)
+    plant_sine(monkeypatch, WRONG_SINES["second off by one percent"])
+    noise = VR.draw(X, torch.Generator().manual_seed(1))
+    with pytest.warns(sm.PerformanceWarning, match="wrong answer"):
+        loss = VR.loss(LogDensityField(net), X, noise)
+    assert_close(loss, VR.loss(LogDensityField(net, route="reverse"), X, noise), ROUTES)
+
+
+class Misdifferentiated(torch.autograd.Function):
+    """A sine whose derivative cannot be differentiated rightly."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return torch.sin(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        return grads[0] * (torch.cos(z).detach() + 1e-2 * (torch.sin(z) - torch.sin(z).detach()))
+
+
+@pytest.mark.parametrize("objective", [VR, SSM, SM], ids=["VR", "SSM", "SM"])
+@pytest.mark.parametrize("training", [True, False])
+def test_derivatives_that_are_wrong_by_every_route_are_refused(
+    objective: sm.Objective, training: bool, net: Net
+) -> None:
+    def model(x: Tensor) -> Tensor:
+        return net.last(Misdifferentiated.apply(net.first(x))).squeeze(-1)
+
+    with torch.set_grad_enabled(training):
+        for _ in range(2):  # it is not accepted the second time either
+            with pytest.raises(WrongDerivativeError, match="disagree with finite differences"):
+                objective(model, X)
+
+
+def test_a_model_that_becomes_wrong_is_refused(net: Net) -> None:
+    late = False
+
+    def model(x: Tensor) -> Tensor:
+        h = net.first(x)
+        return net.last(Misdifferentiated.apply(h) if late else torch.sin(h)).squeeze(-1)
+
+    for _ in range(3):
+        VR(model, X)
+    late = True
+    with pytest.raises(WrongDerivativeError):
+        VR(model, X)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+def test_answers_that_are_not_finite_are_refused() -> None:
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def model(x: Tensor) -> Tensor:
+        return torch.where(x > -99, x.square() * weight, torch.sqrt(x - x)).sum(1)
+
+    assert model(X).isfinite().all()
+    with pytest.raises(WrongDerivativeError, match="finite"):
+        VR(model, X)
+
+
+# --------------------------------------------------------------------------- false alarms
+
+
+def scaled(model: Any, unit: float) -> Model:
+    return lambda x: model(x / unit)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("case", [*DENSITIES, *SCORES], ids=name)
+def test_right_models_are_silent(case: Case, dtype: torch.dtype, unit: float) -> None:
+    # Warnings are errors here.
+    module, x = case.module().to(dtype), case.points(8).to(dtype)
+    field = case.wrap(scaled(module, unit))
+    for _ in range(2):
+        VR(field, unit * x)
+    assert field.model.findings.uses["curvature"] == 2
+    assert not field.model.findings.routes
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 64])
+def test_batches_of_any_size(n: int, net: Net) -> None:
+    x = normal(n, 3, generator=torch.Generator().manual_seed(2))
+    for _ in range(2):
+        VR(net, x)
+
+
+def test_points_that_are_all_the_same(net: Net) -> None:
+    VR(net, torch.ones(5, 3, dtype=torch.float64))
+    VR(net, torch.zeros(5, 3, dtype=torch.float64))
+
+
+def test_a_context_of_as_many_rows(net: Net) -> None:
+    for _ in range(2):
+        context = normal(8, 3, generator=torch.Generator().manual_seed(5))
+        VR(lambda x, c=context: net(x + c), X)
+        context = normal(5, 3, generator=torch.Generator().manual_seed(5))
+        VR(lambda x, c=context: net(x + c), X[:5])
+
+
+@pytest.mark.parametrize("frozen", ["first", "last", "all", "inside"])
+def test_frozen_parameters(frozen: str, net: Net) -> None:
+    parts = {"first": net.first, "last": net.last, "all": net, "inside": nn.Module()}
+    parts[frozen].requires_grad_(False)
+    wrapped = net if frozen != "inside" else lambda x: net(x) + net.first(x).detach().sum(1)
+    VR(wrapped, X)
+
+
+def test_parameters_used_twice(net: Net) -> None:
+    tied = nn.Linear(3, 3).double()
+    VR(lambda x: net(tied(torch.tanh(tied(x)))), X)
+
+
+def test_parameters_that_were_computed_before_the_model(net: Net) -> None:
+    """A hypernetwork: the weights that the model reads are not leaves."""
+    weight = net.first.weight.tanh() @ torch.eye(3, dtype=torch.float64)
+
+    def model(x: Tensor) -> Tensor:
+        return torch.sin(x @ weight.T).sum(1)
+
+    VR(model, X).sum().backward()
+    assert net.first.weight.grad is not None
+
+
+# ------------------------------------------------------------------------- batch coupling
+
+COUPLED: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
+    "centred": lambda x, net: net(x - x.mean(0)),
+    "softmax over points": lambda x, net: net(torch.softmax(x, 0)),
+    "distances between points": lambda x, net: net(x) - (x[:, None] - x).square().sum((1, 2)),
+    "sorted": lambda x, net: net(x) + x.sort(0).values.sum(1),
+}
+
+
+@pytest.mark.parametrize("how", COUPLED)
+def test_models_that_couple_points_are_refused(how: str, net: Net) -> None:
+    field = LogDensityField(lambda x: COUPLED[how](x, net), check_smoothness=False)
+    with pytest.raises(ValueError, match=r"every point by itself.*model\.eval"):
+        VR(field, X)
+
+
+# ----------------------------------------------------------------------- nothing is changed
+
+
+class Counter(nn.Module):
+    """A layer with buffers that change at every call, as spectral norms have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x
+
+
+HOLDERS: dict[str, Callable[[nn.Module], Any]] = {
+    "module": lambda module: module,
+    "bound method": lambda module: module.forward,
+    "closure": lambda module: lambda x: module(x),
+    "partial": lambda module: partial(lambda x, f: f(x), f=module),
+}
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """A region that must leave the parameters of a module and the random state alone."""
+    parameters = list(module.parameters())
+    before = [(p.data_ptr(), p._version, p.detach().clone(), p.requires_grad) for p in parameters]
+    state = torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), state)
+    for p, (pointer, version, data, trained) in zip(parameters, before):
+        assert (p.data_ptr(), p._version, p.requires_grad) == (pointer, version, trained)
+        assert torch.equal(p, data)
+        assert p.grad is None
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+@pytest.mark.parametrize("objective", [VR, SM, sm.DenoisingScoreMatching(0.1)])
+def test_parameters_and_random_state_are_left_alone(
+    how: str, objective: sm.Objective, net: Net
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with unchanged(net):
+        for _ in range(4):
+            objective(HOLDERS[how](net), X, generator)
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_buffers_change_as_by_one_evaluation(how: str, net: Net) -> None:
+    module, plain = (nn.Sequential(Counter(), net) for _ in range(2))
+    for use in range(1, 6):
+        VR(HOLDERS[how](module), X)
+        plain(X)
+        assert module[0].calls == use
+        assert torch.equal(module[0].mean, plain[0].mean)
+
+
+def test_spectral_norms_advance_as_by_one_evaluation() -> None:
+    def build() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4))
+            return nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)).double()
+
+    used, plain = build(), build()
+    for _ in range(3):
+        VR(used, X)
+        plain(X)
+    for a, b in zip(used.buffers(), plain.buffers()):
+        assert_close(a, b, ROUTES)
+
+
+def test_the_random_state_advances_as_by_one_evaluation(net: Net) -> None:
+    def model(x: Tensor) -> Tensor:
+        return net(F.dropout(x, 0.5, True))
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        for _ in range(4):
+            torch.manual_seed(1)
+            model(X)
+            wanted = torch.get_rng_state()
+            torch.manual_seed(1)
+            VR(model, X, generator)
+            assert torch.equal(torch.get_rng_state(), wanted)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+def test_a_failed_trace_leaves_the_random_state_alone(net: Net) -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.func.vmap(net)(F.dropout(x, 0.5, True))
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model(X)
+        wanted = torch.get_rng_state()
+        torch.manual_seed(1)
+        VR(model, X, generator)
+        assert torch.equal(torch.get_rng_state(), wanted)
+
+
+def test_gradients_that_were_there_are_not_added_to(net: Net) -> None:
+    net(X).sum().backward()
+    before = [p.grad.clone() for p in net.parameters()]
+    VR(net, X)
+    for p, g in zip(net.parameters(), before):
+        assert torch.equal(p.grad, g)
+
+
+# ------------------------------------------------------------------------------- cost
+
+
+def test_answers_are_checked_at_the_powers_of_two(net: Net) -> None:
+    calls = []
+
+    def counted(x: Tensor) -> Tensor:
+        calls.append(1)
+        return net(x)
+
+    checked = []
+    for use in range(1, 40):
+        calls.clear()
+        VR(counted, X)
+        checked += [use] if len(calls) > 1 else []
+    assert checked == [1, 2, 4, 8, 16, 32]
+
+
+def test_checks_evaluate_few_points(net: Net) -> None:
+    rows = []
+
+    def counted(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return net(x)
+
+    x = normal(500, 3, generator=torch.Generator().manual_seed(0))
+    field = LogDensityField(counted, check_smoothness=False)
+    VR(field, x)
+    rows.clear()
+    VR(field, x)  # the second use is checked too
+    assert rows.count(500) == 1
+    assert set(rows) - {500} == {verification.NUM_POINTS}
