@@ -104,16 +104,16 @@ MASKED, UNMASKED = F.relu, lambda z: (z * z).sqrt()
 
 
 def test_kink_that_few_lines_meet_is_found_by_its_mask() -> None:
-    shares = [share_of_lines(1.7, normal(128, 5, seed)) for seed in range(20)]
+    shares = [share_of_lines(1.5, normal(128, 5, seed)) for seed in range(20)]
     assert sum(shares) / 20 < 0.05
-    assert rate(1.7, MASKED, 10) == 1.0
+    assert rate(1.5, MASKED, 10) == 1.0
 
 
 @pytest.mark.slow
 def test_rate_at_which_rare_kinks_are_found() -> None:
-    """Missed in 200 cases: none with a mask; without, at most twice the expected 0.95^64."""
-    assert rate(1.7, MASKED, 200) == 1.0
-    assert rate(1.7, UNMASKED, 200) > 1 - 2 * 0.95**64
+    """Of 200 that one line in 20 meets; without a mask, one of 64 lines has to meet it."""
+    assert rate(1.5, MASKED, 200) == 1.0
+    assert rate(1.5, UNMASKED, 200) > 0.92
 
 
 # Error rates.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.opinfo.__main__ import BAD, run
+from tests.opinfo.__main__ import run
 from tests.opinfo.forms import operations
+from tests.opinfo.judge import BAD
 
 
 @pytest.mark.zoo

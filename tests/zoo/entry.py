@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 import torch
 from torch import Tensor, nn
 
-Verdict = Literal["smooth", "kinked", "coupled", "opaque"]
+Verdict = Literal["smooth", "kinked", "borderline", "coupled", "opaque"]
 """What is true of a model, known before the library sees it.
 
 smooth: a loss and its gradient exist; kinked: the score or its derivative jumps, so that they do
-not; coupled: the value at a point depends on the other points; opaque: smooth, but torch itself
-cannot differentiate its backward pass, so that a refusal is as right as a right answer.
+not; borderline: kinked, but by so little that the gradient is off by less than 1%, so that a
+refusal and right derivatives are both right; coupled: the value at a point depends on the other
+points; opaque: smooth, but torch itself cannot differentiate its backward pass, so that a refusal
+is as right as a right answer.
 """
 
 
@@ -89,16 +91,32 @@ class Energy(nn.Module):
         return out @ weights / out.shape[1] ** 0.5 - 0.5 * x.flatten(1).square().sum(-1)
 
 
-class LogProb(nn.Module):
-    """A distribution or flow as a module: calls a method, `log_prob` unless told otherwise."""
+class Through(nn.Module):
+    """A module that is called by a function: ``x -> function(module, x)``."""
 
-    def __init__(self, module: nn.Module, method: str = "log_prob") -> None:
+    def __init__(self, module: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.module, self.method = module, method
+        self.module, self.function = module, function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-density ``(N, *event) -> (N,)``."""
-        return getattr(self.module, self.method)(x)
+        """What the function returns."""
+        return self.function(self.module, x)
+
+
+def log_prob(module: nn.Module) -> nn.Module:
+    """A distribution or flow with a method `log_prob`, as a log-density."""
+    return Through(module, lambda flow, x: flow.log_prob(x))
+
+
+def seeded(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same function, drawing the same random numbers at every call."""
+
+    def with_seed(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(11)
+            return call(x)
+
+    return with_seed
 
 
 def density(

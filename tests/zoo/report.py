@@ -22,7 +22,8 @@ differences: score, curvature, divergence, loss and parameter gradient. This pag
 *Followed*: the engine traces the model and its answers are right. *Slow route, stated*: the
 answers are right by double backward, and a warning says why. *Refused rightly*: the model has a
 kink, or its points depend on each other; an error says where. *Opaque* models are smooth, but torch
-cannot differentiate their backward pass; a right answer and a refusal are both right.
+cannot differentiate their backward pass, and *borderline* ones have a kink so slight that gradients
+are off by less than 1%: for both, a right answer and a refusal are right.
 
 Versions: {versions}.
 

@@ -66,7 +66,7 @@ class Notes(dict[Any, Findings]):
 
 def findings_of(call: Any, kind: str) -> Findings:
     """The findings about a callable, in the mode it is in."""
-    owner = _owner(call)
+    owner = owner_of(call)
     if owner is None:
         return Findings()
     key = (kind, getattr(owner, "training", None), *_code(call))
@@ -77,7 +77,7 @@ def findings_of(call: Any, kind: str) -> Findings:
     return notes.setdefault(key, Findings())
 
 
-def _owner(call: Any) -> Any:
+def owner_of(call: Any) -> Any:
     """The object that keeps the findings: the first module a callable holds, or itself."""
     if isinstance(call, nn.Module):
         return call

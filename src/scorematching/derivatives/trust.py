@@ -218,7 +218,8 @@ def _agrees(
     trained: bool,
 ) -> bool:
     """Whether a traced answer agrees with double backward, or else with finite differences."""
-    same = verification.compare(found, _try(reverse, x, v), x, v).agree
+    other = _try(reverse, x, v)
+    same = bool(other) and verification.compare(found, other, x, v).agree
     if not model.check_smoothness:  # differences across kinks say nothing
         return same
     if not same and not verification.agrees_with_differences(_score(model), found, x, v):
@@ -328,12 +329,11 @@ def _signs(x: Tensor) -> Tensor:
 
 
 def _suspects(findings: Findings) -> str:
-    """The operations of the last trace that have no closed rule."""
-    names = [name for (name, kind), _ in findings.operations.items() if kind in _UNSURE]
-    return ", ".join(dict.fromkeys(names))
-
-
-_UNSURE = ("nested jvp", "decomposed", "no rule")
+    """The operations of the last trace without a closed rule, or else those that have one."""
+    met = [key for key, count in findings.operations.items() if count > 0]
+    unsure = [name for name, kind in met if kind in ("nested jvp", "decomposed", "no rule")]
+    curved = [name for name, kind in met if kind in ("elementwise", "structural")]
+    return ", ".join(dict.fromkeys(unsure or curved))
 
 
 def _wrong(model: Model) -> WrongDerivativeError:

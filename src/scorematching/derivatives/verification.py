@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scorematching._shapes import event_axes, inner
+from scorematching.derivatives.memory import owner_of
 
 Answer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``(x, v) -> (score (N, *F, *event), curvature (N, *F))``."""
@@ -115,11 +116,10 @@ def best_difference(
     """
     slopes = [(f(h) - f(-h)) / (2 * h) for h in (2.0**-k for k in exponents)]
     changes = torch.stack([(a - b).abs() for a, b in pairwise(slopes)])
-    best = changes.nan_to_num(float("inf")).argmin(0, keepdim=True)
-    return (
-        torch.stack(slopes[:-1]).gather(0, best).squeeze(0),
-        changes.gather(0, best).squeeze(0),
-    )
+    # The smallest change may be a coincidence of two rounding errors: the next one is the error.
+    smallest, order = changes.nan_to_num(float("inf")).sort(0)
+    error = smallest[min(1, len(smallest) - 1)]
+    return torch.stack(slopes[:-1]).gather(0, order[:1]).squeeze(0), error
 
 
 def differences(score: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,8 +244,8 @@ def undone(call: Any, x: Tensor) -> Iterator[None]:
 
 
 def _buffers(call: Any) -> list[Tensor]:
-    """The buffers of a module, or of the module that a method belongs to."""
-    module = call if isinstance(call, torch.nn.Module) else getattr(call, "__self__", None)
+    """The buffers of a module, or of the module that a function, method or partial holds."""
+    module = owner_of(call)
     try:
         return list(module.buffers()) if isinstance(module, torch.nn.Module) else []
     except TypeError:  # a module without a hash, such as a dataclass

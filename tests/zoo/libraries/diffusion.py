@@ -10,18 +10,12 @@ import torch
 from monai.networks import nets
 from torch import Tensor, nn
 
-from tests.zoo.entry import Energy, Entry, Model, density, energy, vector
+from tests.zoo.entry import Entry, Model, Through, density, energy, vector
 
 
-class Denoiser(nn.Module):
+def denoiser(net: nn.Module, *event: int) -> Model:
     """A denoising network at one time, as a vector field."""
-
-    def __init__(self, net: nn.Module, *conditions: Any, **more: Any) -> None:
-        super().__init__()
-        self.net, self.conditions, self.more = net, conditions, more
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x, *self.conditions, **self.more).sample
+    return vector(Through(net, lambda m, x: m(x, torch.tensor(3)).sample), *event, num=3)
 
 
 def unet(**options: Any) -> Callable[[], Model]:
@@ -32,13 +26,7 @@ def unet(**options: Any) -> Callable[[], Model]:
         "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
         "attention_head_dim": 4,
     }
-    return lambda: vector(
-        Denoiser(diffusers.UNet2DModel(**(sizes | blocks | options)), torch.tensor(7)),
-        2,
-        4,
-        4,
-        num=3,
-    )
+    return lambda: denoiser(diffusers.UNet2DModel(**(sizes | blocks | options)), 2, 4, 4)
 
 
 def conditioned() -> Model:
@@ -55,19 +43,12 @@ def conditioned() -> Model:
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
     )
     text = torch.randn(1, 3, 6)
-    return vector(Conditioned(net, text), 2, 4, 4, num=3)
 
+    def call(m: nn.Module, x: Tensor) -> Tensor:
+        context = text.expand(len(x), -1, -1)
+        return m(x, torch.tensor(3), encoder_hidden_states=context).sample
 
-class Conditioned(nn.Module):
-    """A denoiser with one text for all images."""
-
-    def __init__(self, net: nn.Module, text: Tensor) -> None:
-        super().__init__()
-        self.net, self.text = net, text
-
-    def forward(self, x: Tensor) -> Tensor:
-        text = self.text.expand(len(x), -1, -1)
-        return self.net(x, torch.tensor(3), encoder_hidden_states=text).sample
+    return vector(Through(net, call), 2, 4, 4, num=3)
 
 
 def dit() -> Model:
@@ -90,17 +71,11 @@ def dit() -> Model:
     return vector(call, 2, 4, 4, module=net, num=3)
 
 
-class Posterior(nn.Module):
+def reconstruction(net: nn.Module, x: Tensor) -> Tensor:
     """Minus the reconstruction error of an autoencoder at the mode of its posterior."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        posterior = self.net.encode(x).latent_dist
-        back = self.net.decode(posterior.mode()).sample
-        return -(x - back).square().flatten(1).sum(-1) - posterior.kl()
+    posterior = net.encode(x).latent_dist
+    back = net.decode(posterior.mode()).sample
+    return -(x - back).square().flatten(1).sum(-1) - posterior.kl()
 
 
 def autoencoder() -> Model:
@@ -115,7 +90,7 @@ def autoencoder() -> Model:
         down_block_types=("DownEncoderBlock2D",),
         up_block_types=("UpDecoderBlock2D",),
     )
-    return density(Posterior(net), 1, 4, 4, num=3)
+    return density(Through(net, reconstruction), 1, 4, 4, num=3)
 
 
 def tiny_autoencoder() -> Model:
@@ -128,18 +103,7 @@ def tiny_autoencoder() -> Model:
         num_decoder_blocks=(1,),
         latent_channels=2,
     )
-    return density(Energy(Encoded(net)), 1, 4, 4, num=4)
-
-
-class Encoded(nn.Module):
-    """The latents of an autoencoder."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net.encode(x).latents
+    return energy(Through(net, lambda m, x: m.encode(x).latents), 1, 4, 4, num=4)
 
 
 def sequence_unet() -> Model:
@@ -158,23 +122,17 @@ def sequence_unet() -> Model:
         out_block_type="OutConv1DBlock",
         time_embedding_type="positional",
     )
-    return vector(Denoiser(net, torch.tensor(3)), 2, 8, num=3)
+    return denoiser(net, 2, 8)
 
 
 def plain(make: Callable[[], nn.Module], *event: int, **options: Any) -> Callable[[], Model]:
-    return lambda: energy(Output(make().double().eval()), *event, **({"num": 3} | options))
+    return lambda: energy(Through(make().eval(), first_result), *event, **({"num": 3} | options))
 
 
-class Output(nn.Module):
+def first_result(net: nn.Module, x: Tensor) -> Tensor:
     """The first result of a network that may have several; of an autoencoder, without noise."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.net.reconstruct(x) if hasattr(self.net, "reconstruct") else self.net(x)
-        return out if isinstance(out, Tensor) else out[0]
+    out = net.reconstruct(x) if hasattr(net, "reconstruct") else net(x)
+    return out if isinstance(out, Tensor) else out[0]
 
 
 UNET = {"spatial_dims": 2, "in_channels": 1, "out_channels": 1, "channels": (4, 8), "strides": (2,)}
@@ -190,15 +148,8 @@ def diffusion_unet() -> nn.Module:
     )
 
 
-class AtTime(nn.Module):
-    """A network that takes the time as a second argument, at one time."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x, torch.full((len(x),), 4))
+def at_time(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x, torch.full((len(x),), 4))
 
 
 ENTRIES = [
@@ -232,7 +183,11 @@ ENTRIES = [
         "AutoEncoder, swish",
         plain(lambda: nets.AutoEncoder(2, 1, 1, (4, 4), (2, 2), act="swish"), 1, 8, 8),
     ),
-    Entry("monai", "DiffusionModelUNet", lambda: vector(AtTime(diffusion_unet()), 1, 4, 4, num=3)),
+    Entry(
+        "monai",
+        "DiffusionModelUNet",
+        lambda: vector(Through(diffusion_unet(), at_time), 1, 4, 4, num=3),
+    ),
     Entry(
         "monai",
         "SegResNet, ReLU",

@@ -41,6 +41,11 @@ class Gated(nn.Module):
         return self.last(self.gate(self.first(h)))
 
 
+def sphere() -> nn.Module:
+    irreps = o3.Irreps("0e + 1o + 2e")
+    return nn.Sequential(o3.Linear(irreps, irreps), enn.S2Activation(irreps, torch.tanh, 6))
+
+
 class Images(nn.Module):
     """A kornia operation after a convolution."""
 
@@ -68,6 +73,9 @@ class Rotations(nn.Module):
         return (rotation * self.mode).sum((-1, -2)) - 0.5 * x.square().sum(-1)
 
 
+BLUR = partial(
+    kornia.filters.bilateral_blur, kernel_size=3, sigma_color=0.5, sigma_space=(1.0, 1.0)
+)
 ENTRIES = [
     Entry("e3nn", "harmonics and tensor product", lambda: energy(Harmonics(), 3)),
     Entry("e3nn", "gates, SiLU", lambda: energy(Gated(nn.functional.silu), 6)),
@@ -76,7 +84,7 @@ ENTRIES = [
     Entry(
         "e3nn",
         "activation on the sphere",
-        lambda: energy(enn.S2Activation(o3.Irreps("0e + 1o + 2e"), torch.tanh, 6), 9),
+        lambda: energy(sphere(), 9),
     ),
     Entry(
         "e3nn",
@@ -90,33 +98,8 @@ ENTRIES = [
     ),
     Entry("kornia", "Sobel", images(kornia.filters.sobel)),
     Entry("kornia", "soft argmax", images(kornia.geometry.spatial_soft_argmax2d)),
-    Entry(
-        "kornia",
-        "bilateral blur, L2",
-        images(
-            partial(
-                kornia.filters.bilateral_blur,
-                kernel_size=3,
-                sigma_color=0.5,
-                sigma_space=(1.0, 1.0),
-                color_distance_type="l2",
-            )
-        ),
-    ),
-    Entry(
-        "kornia",
-        "bilateral blur, L1",
-        images(
-            partial(
-                kornia.filters.bilateral_blur,
-                kernel_size=3,
-                sigma_color=0.5,
-                sigma_space=(1.0, 1.0),
-            )
-        ),
-        "kinked",
-        "absolute differences",
-    ),
+    Entry("kornia", "bilateral blur, L2", images(partial(BLUR, color_distance_type="l2"))),
+    Entry("kornia", "bilateral blur, L1", images(BLUR), "kinked", "absolute differences"),
     Entry(
         "kornia",
         "median blur",

@@ -9,19 +9,17 @@ import torch
 from FrEIA import framework, modules
 from torch import Tensor, nn
 
-from tests.zoo.entry import Entry, Model, density
+from tests.zoo.entry import Entry, Model, Through, density
 
 
-class Normal(nn.Module):
+def normal(network: nn.Module) -> nn.Module:
     """Log-density of an invertible network with standard normal latents."""
+    return Through(network, log_density)
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
 
-    def forward(self, x: Tensor) -> Tensor:
-        z, log_det = self.network(x)
-        return log_det - 0.5 * z.flatten(1).square().sum(-1)
+def log_density(network: nn.Module, x: Tensor) -> Tensor:
+    z, log_det = network(x)
+    return log_det - 0.5 * z.flatten(1).square().sum(-1)
 
 
 def subnet(act: Callable[[], nn.Module]) -> Callable[[int, int], nn.Module]:
@@ -41,7 +39,7 @@ def blocks(
         network = framework.SequenceINN(*event)
         for _ in range(2):
             network.append(kind, **options)
-        return density(Normal(network), *event, num=8)
+        return density(normal(network), *event, num=8)
 
     return build
 
@@ -56,7 +54,7 @@ def images() -> Model:
         ),
     )
     network.append(modules.Flatten)
-    return density(Normal(network), 1, 4, 4)
+    return density(normal(network), 1, 4, 4)
 
 
 def graph() -> Model:
@@ -66,7 +64,7 @@ def graph() -> Model:
     )
     mixed = framework.Node(coupled, modules.PermuteRandom, {"seed": 0})
     end = framework.OutputNode(mixed)
-    return density(Normal(framework.GraphINN([start, coupled, mixed, end])), 4)
+    return density(normal(framework.GraphINN([start, coupled, mixed, end])), 4)
 
 
 ENTRIES = [

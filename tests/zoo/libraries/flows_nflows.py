@@ -13,7 +13,7 @@ from nflows import transforms as T
 from nflows.nn.nets import MLP, ResidualNet
 from torch import nn
 
-from tests.zoo.entry import Entry, LogProb, Model, density, vector
+from tests.zoo.entry import Entry, Model, density, log_prob, vector
 
 MASK = torch.tensor([1.0, -1.0, 1.0])
 
@@ -24,7 +24,7 @@ def of(*layers: Callable[[], Any], dim: int = 3, stir: float = 0.1) -> Callable[
     def build() -> Model:
         transform = T.CompositeTransform([layer() for layer in layers])
         return density(
-            LogProb(flows.Flow(transform, D.StandardNormal([dim]))), dim, num=8, stir=stir
+            log_prob(flows.Flow(transform, D.StandardNormal([dim]))), dim, num=8, stir=stir
         )
 
     return build
@@ -45,18 +45,18 @@ def spline(kind: Any, **options: Any) -> Callable[[], Any]:
 
 
 def whole(kind: Any, stir: float = 0.1, **options: Any) -> Callable[[], Model]:
-    return lambda: density(LogProb(kind(3, 8, 2, 1, **options)), 3, num=8, stir=stir)
+    return lambda: density(log_prob(kind(3, 8, 2, 1, **options)), 3, num=8, stir=stir)
 
 
 def squeezed() -> Model:
     layers = [T.SqueezeTransform(), T.OneByOneConvolution(4), T.ActNorm(4)]
     flow = flows.Flow(T.CompositeTransform(layers), D.StandardNormal([4, 2, 2]))
-    return density(LogProb(flow.eval()), 1, 4, 4)
+    return density(log_prob(flow.eval()), 1, 4, 4)
 
 
 def mixture() -> Model:
     made = D.MADEMoG(3, 8, None, 1, 3, activation=torch.tanh)
-    return density(LogProb(made), 3)
+    return density(log_prob(made), 3)
 
 
 def mlp_field() -> Model:

@@ -9,7 +9,7 @@ import normflows as nf
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.entry import Entry, LogProb, Model, density
+from tests.zoo.entry import Entry, Model, density, log_prob
 
 
 def of(*layers: Callable[[], Any], dim: int = 2, stir: float = 0.1) -> Callable[[], Model]:
@@ -17,7 +17,7 @@ def of(*layers: Callable[[], Any], dim: int = 2, stir: float = 0.1) -> Callable[
 
     def build() -> Model:
         flow = nf.NormalizingFlow(nf.distributions.DiagGaussian(dim), [make() for make in layers])
-        return density(LogProb(flow), dim, num=8, stir=stir)
+        return density(log_prob(flow), dim, num=8, stir=stir)
 
     return build
 
@@ -73,18 +73,18 @@ def residual() -> Model:
     net = nf.nets.LipschitzMLP([2, 8, 2], init_zeros=False)
     flow = nf.flows.Residual(net, reduce_memory=False, brute_force=True)
     whole = nf.NormalizingFlow(nf.distributions.DiagGaussian(2), [flow]).eval()
-    return density(LogProb(whole), 2)
+    return density(log_prob(whole), 2)
 
 
 def glow() -> Model:
     block = nf.flows.GlowBlock(4, 8)
     flow = nf.NormalizingFlow(nf.distributions.DiagGaussian((4, 2, 2)), [block])
     flow.log_prob(torch.randn(8, 4, 2, 2))
-    return density(LogProb(flow), 4, 2, 2)
+    return density(log_prob(flow), 4, 2, 2)
 
 
 def distribution(make: Callable[[], nn.Module], dim: int = 2) -> Callable[[], Model]:
-    return lambda: density(LogProb(make()), dim)
+    return lambda: density(log_prob(make()), dim)
 
 
 SPLINE = "rational-quadratic splines: the derivative of log|det| jumps at knots"

@@ -10,7 +10,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from tests.zoo.entry import Energy, Entry, Model, density
+from tests.zoo.entry import Energy, Entry, Model, Through, density, energy
 
 NODES, FEATURES = 4, 3
 EDGES = torch.tensor([[0, 1, 2, 3, 0, 2, 1, 3], [1, 2, 3, 0, 2, 0, 3, 1]])
@@ -69,21 +69,10 @@ def dense(kind: Any) -> Callable[[], Model]:
     def build() -> Model:
         adjacency = torch.zeros(NODES, NODES)
         adjacency[EDGES[0], EDGES[1]] = 1.0
-        layer = kind(FEATURES, 4)
-        return density(Energy(Dense(layer, adjacency)), NODES, FEATURES, num=4)
+        net = Through(kind(FEATURES, 4), lambda layer, x: torch.tanh(layer(x, adjacency)))
+        return energy(net, NODES, FEATURES, num=4)
 
     return build
-
-
-class Dense(nn.Module):
-    """A dense convolution with one adjacency matrix."""
-
-    def __init__(self, layer: nn.Module, adjacency: Tensor) -> None:
-        super().__init__()
-        self.layer, self.adjacency = layer, adjacency
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.layer(x, self.adjacency))
 
 
 class Molecule(nn.Module):

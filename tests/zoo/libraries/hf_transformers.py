@@ -5,58 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from tests.zoo.entry import Energy, Entry, Model, density
+from tests.zoo.entry import Energy, Entry, Model, Through, density, energy, seeded
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
 SMALL |= {"intermediate_size": 16, "max_position_embeddings": 16, "use_cache": False}
 
 
-class Embedded(nn.Module):
-    """A language model whose points are the embeddings of its tokens."""
-
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        super().__init__()
-        self.model, self.options = model, options
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(inputs_embeds=x, **self.options).last_hidden_state
+def embedded(model: nn.Module, x: Tensor) -> Tensor:
+    """The hidden states of a language model whose points are the embeddings of its tokens."""
+    return model(inputs_embeds=x).last_hidden_state
 
 
-class Pixels(nn.Module):
-    """A vision model whose points are images."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(pixel_values=x).last_hidden_state
+def pixels(model: nn.Module, x: Tensor) -> Tensor:
+    """The hidden states of a vision model whose points are images."""
+    return model(pixel_values=x).last_hidden_state
 
 
-def language(kind: Any, config: Any, training: bool = False, **options: Any) -> Callable[[], Model]:
+def language(kind: Any, config: Any, **options: Any) -> Callable[[], Model]:
     """A model of `kind` in evaluation mode, with 3 tokens of 16 coordinates as points."""
 
     def build() -> Model:
-        model = kind(config(**(SMALL | options))).double()
-        return density(Energy(Embedded(model.train(training))), 3, 16, num=4)
+        model = kind(config(**(SMALL | options))).eval()
+        return energy(Through(model, embedded), 3, 16, num=4)
 
     return build
 
 
 def seeded_dropout() -> Model:
-    model = hf.GPT2Model(hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=11))
-    net = Energy(Embedded(model.double().train()))
-
-    def call(x: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            return net(x)
-
-    return density(call, 3, 16, module=net, num=4)
+    model = hf.GPT2Model(hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=11)).train()
+    return density(seeded(Energy(Through(model, embedded))), 3, 16, module=model, num=4)
 
 
 def translation() -> Model:
@@ -70,21 +50,20 @@ def translation() -> Model:
         feed_forward_proj="gated-gelu",
         use_cache=False,
     )
-    model = hf.T5EncoderModel(config).double().eval()
-    return density(Energy(Embedded(model)), 3, 16, num=4)
+    return energy(Through(hf.T5EncoderModel(config).eval(), embedded), 3, 16, num=4)
 
 
 def vision(kind: Any, config: Any, **options: Any) -> Callable[[], Model]:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} | options
     sizes |= {"intermediate_size": 16, "image_size": 4, "patch_size": 2, "num_channels": 1}
-    return lambda: density(Energy(Pixels(kind(config(**sizes)).double().eval())), 1, 4, 4, num=4)
+    return lambda: energy(Through(kind(config(**sizes)).eval(), pixels), 1, 4, 4, num=4)
 
 
 def convnext() -> Model:
     config = hf.ConvNextConfig(
         num_channels=1, patch_size=2, hidden_sizes=[4, 8], depths=[1, 1], num_stages=2
     )
-    return density(Energy(Pixels(hf.ConvNextModel(config).double().eval())), 1, 8, 8, num=3)
+    return energy(Through(hf.ConvNextModel(config).eval(), pixels), 1, 8, 8, num=3)
 
 
 gpt = {"n_embd": 16, "n_layer": 1, "n_head": 2}

@@ -12,6 +12,7 @@ from pyro.nn import AutoRegressiveNN
 from torch import Tensor, nn
 
 from tests.zoo.entry import Entry, Model, density
+from tests.zoo.libraries.torch_distributions import fitted
 
 
 class Flow(nn.Module):
@@ -49,23 +50,6 @@ def flow(*makers: Callable[[], Any], wrap: Any = Flow, stir: float = 0.1) -> Cal
 
 def affine(act: nn.Module) -> Callable[[], Any]:
     return lambda: T.AffineAutoregressive(AutoRegressiveNN(3, [8], nonlinearity=act))
-
-
-class Fitted(nn.Module):
-    """A distribution whose parameters are functions of free parameters."""
-
-    def __init__(self, make: Callable[[Tensor, Tensor], Any]) -> None:
-        super().__init__()
-        self.make = make
-        self.loc, self.scale = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        value = self.make(self.loc, self.scale.exp()).log_prob(x)
-        return value.sum(-1) if value.ndim > 1 else value
-
-
-def fitted(make: Callable[[Tensor, Tensor], Any], **options: Any) -> Callable[[], Model]:
-    return lambda: density(Fitted(make), 3, num=8, **options)
 
 
 def mixture(loc: Tensor, scale: Tensor) -> Any:

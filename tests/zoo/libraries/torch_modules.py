@@ -13,18 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tests.zoo.entry import Energy, Entry, Model, density, energy, vector
-
-
-class Through(nn.Module):
-    """A module with a function around it."""
-
-    def __init__(self, module: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.module, self.function = module, function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.module, x)
+from tests.zoo.entry import Energy, Entry, Model, Through, density, energy, seeded, vector
 
 
 def mlp(act: Callable[[], nn.Module] = nn.Tanh, inputs: int = 3, outputs: int = 1) -> nn.Sequential:
@@ -107,20 +96,10 @@ class Swish(torch.autograd.Function):
         return gradient * (s + x * s * (1 - s))
 
 
-class OnceSwish(torch.autograd.Function):
+class OnceSwish(Swish):
     """The same, but with a backward pass that may be called once only."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * torch.sigmoid(x)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        s = torch.sigmoid(x)
-        return gradient * (s + x * s * (1 - s))
+    backward = staticmethod(torch.autograd.function.once_differentiable(Swish.backward))
 
 
 def custom(function: type[torch.autograd.Function]) -> Model:
@@ -200,13 +179,7 @@ def evaluated_batch_norm() -> Model:
 
 def dropout() -> Model:
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1))
-
-    def seeded(m: nn.Module, x: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(11)
-            return m(x)
-
-    return through(net, seeded, 3)
+    return density(seeded(Energy(net)), 3, module=net)
 
 
 def energy_score() -> Model:

@@ -8,9 +8,9 @@ from typing import Any
 import timm
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
-from tests.zoo.entry import Energy, Entry, Model, density
+from tests.zoo.entry import Energy, Entry, Model, density, seeded
 
 
 def settled(net: nn.Module, *event: int) -> nn.Module:
@@ -23,11 +23,6 @@ def settled(net: nn.Module, *event: int) -> nn.Module:
 
 def of(make: Callable[[], nn.Module], *event: int, **options: Any) -> Callable[[], Model]:
     return lambda: density(Energy(settled(make(), *event)), *event, num=3, **options)
-
-
-def model(name: str, *event: int, **options: Any) -> Callable[[], Model]:
-    options = {"num_classes": 3, "in_chans": event[0]} | options
-    return of(lambda: timm.create_model(name, **options), *event)
 
 
 def resnet(act: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -47,24 +42,13 @@ def resnet(act: Any, **options: Any) -> Callable[[], nn.Module]:
 def drop_path() -> Model:
     net = timm.models.VisionTransformer(
         8, 4, 1, 2, embed_dim=8, depth=2, num_heads=2, drop_path_rate=0.5
-    )
-    whole = Energy(net.double().train())
-
-    def call(x: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(5)
-            return whole(x)
-
-    return density(call, 1, 8, 8, module=whole, num=3)
+    ).train()
+    return density(seeded(Energy(net)), 1, 8, 8, module=net, num=3)
 
 
 def coupled() -> Model:
     net = torchvision.models.efficientnet_b0(num_classes=2).features[:2]
     return density(Energy(net.double().train()), 3, 8, 8, num=4)
-
-
-def tv(make: Callable[[], nn.Module], *event: int, **options: Any) -> Callable[[], Model]:
-    return of(make, *event, **options)
 
 
 VIT = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -158,7 +142,7 @@ ENTRIES = [
     Entry(
         "torchvision",
         "SwinTransformer block",
-        tv(
+        of(
             lambda: torchvision.models.swin_transformer.SwinTransformerBlock(8, 2, [2, 2], [1, 1]),
             4,
             4,
@@ -168,12 +152,12 @@ ENTRIES = [
     Entry(
         "torchvision",
         "VisionTransformer",
-        tv(lambda: torchvision.models.VisionTransformer(8, 4, 1, 2, 8, 16, num_classes=2), 3, 8, 8),
+        of(lambda: torchvision.models.VisionTransformer(8, 4, 1, 2, 8, 16, num_classes=2), 3, 8, 8),
     ),
     Entry(
         "torchvision",
         "ConvNeXt block",
-        tv(lambda: torchvision.models.convnext.CNBlock(4, 1.0, 0.0), 4, 4, 4),
+        of(lambda: torchvision.models.convnext.CNBlock(4, 1.0, 0.0), 4, 4, 4),
     ),
     Entry(
         "torchvision", "EfficientNet stem, trained", coupled, "coupled", "batch norm in training"
@@ -181,18 +165,18 @@ ENTRIES = [
     Entry(
         "torchvision",
         "EfficientNet stem, evaluated",
-        tv(lambda: torchvision.models.efficientnet_b0(num_classes=2).features[:2], 3, 8, 8),
+        of(lambda: torchvision.models.efficientnet_b0(num_classes=2).features[:2], 3, 8, 8),
     ),
     Entry(
         "torchvision",
         "DenseNet block, ReLU",
-        tv(lambda: torchvision.models.densenet._DenseLayer(4, 2, 2, 0.0), 4, 4, 4),
+        of(lambda: torchvision.models.densenet._DenseLayer(4, 2, 2, 0.0), 4, 4, 4),
         "kinked",
         "ReLU",
     ),
     Entry(
         "torchvision",
         "MLP, SiLU",
-        tv(lambda: torchvision.ops.MLP(4, [8, 2], activation_layer=nn.SiLU, inplace=None), 4),
+        of(lambda: torchvision.ops.MLP(4, [8, 2], activation_layer=nn.SiLU, inplace=None), 4),
     ),
 ]

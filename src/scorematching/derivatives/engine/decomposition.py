@@ -58,15 +58,26 @@ def _record(func: Any, leaves: list[Any], spec: Any) -> Any:
         return func(*args, **kwargs)
 
     values = [plain(t).detach() for t in _tensors(leaves)]
+    devices = [v.device for v in values if v.is_cuda][:1]
     try:
-        with disable_proxy_modes_tracing(), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-            module = make_fx(call, decomposition_table=_table())(*values)
-            if any(_mutates(n) for n in module.graph.nodes):
-                module = make_fx(functionalize(module, remove="mutations"))(*values)
+        with torch.random.fork_rng(devices):
+            before = torch.get_rng_state()
+            module = _recorded(call, values)
+            if not torch.equal(torch.get_rng_state(), before):
+                return None  # it would repeat its first random numbers
     except Exception:  # data-dependent control flow, an operation without a meta kernel, ...
         return None
     targets = [n.target for n in module.graph.nodes if n.op == "call_function"]
     return None if not targets or func in targets else module
+
+
+def _recorded(call: Any, values: list[Tensor]) -> Any:
+    """A graph of ATen operations without changes in place."""
+    with disable_proxy_modes_tracing(), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        module = make_fx(call, decomposition_table=_table())(*values)
+        if any(_mutates(n) for n in module.graph.nodes):
+            module = make_fx(functionalize(module, remove="mutations"))(*values)
+    return module
 
 
 def _mutates(node: Any) -> bool:

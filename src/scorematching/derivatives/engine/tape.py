@@ -187,7 +187,11 @@ class Tape:
         if graph is None:
             return self.opaque(func, args, kwargs)
         self.operations[name_of(func), "decomposed"] += 1
-        return graph(args, kwargs)
+        result = graph(args, kwargs)
+        lost = isinstance(result, Tensor) and not isinstance(result, Traced)
+        if lost and result.is_floating_point():
+            raise Untraceable(f"{name_of(func)}: its result was not traced")
+        return result
 
     def opaque(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """An operation that has no rule and cannot be decomposed."""

@@ -266,7 +266,8 @@ def outer(call: Call, input: Any, vec2: Any) -> Any:
 @structural("dot", "vdot", "inner", "linalg_vecdot")
 def inner(call: Call, input: Any, other: Any, dim: int = -1) -> Any:
     """A sum of products along the last axis."""
-    if input.is_complex() or (call.name == "inner" and input.ndim + other.ndim > 2):
+    vectors = input.ndim == other.ndim == 1 or call.name == "linalg_vecdot"
+    if input.is_complex() or not vectors:
         raise NoRule
     return torch.sum(input * other, dim)
 

@@ -34,7 +34,7 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
     return call.tape.linear(x, y, push, axis, ONES if operation is torch.sum else share)
 
 
-@structural("softmax", "_softmax", "special_softmax", "_safe_softmax")
+@structural("softmax", "_softmax", "special_softmax")
 def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """Exponentials divided by their sum, with a closed second derivative."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)

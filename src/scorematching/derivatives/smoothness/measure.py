@@ -126,7 +126,7 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
     if not finite.any():
         return _nothing(probe, skipped, "the model is not finite on any line between the points")
     lines, flips, levels = lines[finite], flips[finite], levels[..., finite]
-    scales = _scales(levels)
+    scales = _scales(levels, accuracy)
     verdict = _decide(lines, bisect(lines, flips, accuracy), scales, accuracy)
     defect = 0.0
     if verdict.order > -1:
@@ -157,14 +157,15 @@ def _precision(probe: Probe) -> str:
     return str(probe.x.dtype).removeprefix("torch.")
 
 
-def _scales(levels: Tensor) -> Tensor:
+def _scales(levels: Tensor, accuracy: Accuracy) -> Tensor:
     """Variation along each line at each level, ``(levels, K, L) -> (levels, L)``.
 
-    A line on which the model varies less than on the median line counts as that one.
+    At least that of the median line counts, and a share of the value itself.
     """
     variation = levels.diff(dim=1).abs().sum(1)
     variation[-1] += variation[-2]  # the integral of |g'| is at least the change of g
     variation += torch.cat([levels[1:], levels[-1:]]).abs().mean(1)
+    variation = torch.maximum(variation, accuracy.flat * levels.abs().amax(1))
     return torch.maximum(variation, variation.median(-1, keepdim=True).values).clamp(min=1e-300)
 
 
@@ -215,7 +216,8 @@ def _test(
     jumps = clear & (size > accuracy.jump)
     unclear = (inner > 0.6 * outer) & (size > accuracy.jump / 10) & ~jumps
     order = torch.where(jumps[:-1].any(0), -1, 1 - jumps[-1].long())
-    size = torch.where(order < 0, (size * jumps)[:-1].amax(0), size[-1] * jumps[-1])
+    size = size.where(jumps, 0)
+    size = torch.where(order < 0, size[:-1].amax(0), size[-1])
     worse = torch.where(order == 1, unclear.any(0), unclear[:-1].any(0) & (order == 0))
     return order, size, worse | ((order < 1) & (size < 10 * accuracy.jump))
 

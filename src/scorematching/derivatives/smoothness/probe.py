@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from scorematching._shapes import event_axes, inner
+from scorematching._shapes import dimension, event_axes, inner
 from scorematching.derivatives.ops.compositions import twice_differentiable
 from scorematching.derivatives.smoothness.masks import Mask, MaskRecorder, Recorder
 
 Model = Callable[[Tensor], Tensor]
 
-CHUNK_ROWS = 256
-"""Points of one evaluation at most, unless the caller's batch is larger."""
+CHUNK_ROWS, CHUNK_NUMBERS = 256, 1 << 16
+"""Points and coordinates of one evaluation at most, unless the caller's batch is larger."""
 
 
 class Probe:
@@ -107,7 +107,8 @@ class Probe:
         """Batches that the callable takes: indices of points, the batch, the points' rows in it."""
         number = torch.arange(len(points), device=points.device)
         if self.takes_any_rows:
-            for index in number.split(max(len(self.x), CHUNK_ROWS)):
+            most = min(CHUNK_ROWS, CHUNK_NUMBERS // dimension(points))
+            for index in number.split(max(len(self.x), most)):
                 yield index, points[index], number[: len(index)]
             return
         order = rows.argsort(stable=True)

@@ -33,8 +33,7 @@ SHARP = 1e-5
 """Width, as a part of a line, below which a bend is hardly different from a jump."""
 
 FEW_POINTS = 32
-"""Below this number of points, lines go all the way from point to point, and others in random
-directions join them."""
+"""Below this number of points, lines in random directions join those from point to point."""
 
 OUTWARD = 4.0
 """Length of lines that lead away from few points, in their standard deviations."""
@@ -46,6 +45,7 @@ class Accuracy:
 
     Attributes:
         rounding: error of a value, relative to its size.
+        flat: variation, relative to the value, below which there is nothing to measure.
         resolved: error of a quadrature, relative to the variation, that needs no subdivision.
         jump: size of a jump, relative to the variation along the line, that matters.
         width: length of the intervals in which jumps are tested, those found by subdivision.
@@ -53,6 +53,7 @@ class Accuracy:
     """
 
     rounding: float
+    flat: float
     resolved: float
     jump: float
     width: float
@@ -60,10 +61,11 @@ class Accuracy:
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Accuracy:
-        """The thresholds of a data type; those of double precision were measured on random nets."""
+        """The thresholds of a data type, chosen by the error rates on random networks."""
+        if dtype == torch.float64:
+            return cls(4e-15, 1e-3, 1e-5, 1e-5, 1e-8, 1e-6)
         eps = torch.finfo(dtype).eps
-        widths = (1e-8, 1e-6) if dtype == torch.float64 else (1e-4, 1e-5)
-        return cls(20 * eps, max(1e-5, 1e3 * eps), max(1e-5, 2e3 * eps), *widths)
+        return cls(20 * eps, 1e-2, 1e3 * eps, 2e3 * eps, 1e-4, 1e-5)
 
 
 @dataclass(frozen=True)
@@ -194,36 +196,42 @@ def _candidates(
 ) -> Lines:
     """Lines in random order, through all points equally often.
 
-    They start a little way off, since points may lie on kinks (at zero, say) that no line crosses.
+    Each is shortened a little at both ends: points may lie on kinks (at zero, say) that no line
+    crosses.
     """
     order = torch.randperm(len(probe.x), generator=generator, device=generator.device)
     rows = order.repeat(math.ceil(count / len(order)))[:count].to(probe.x.device)
-    step = _steps(probe.x.flatten(1), rows, generator, outward).unflatten(1, probe.x.shape[1:])
-    return Lines(probe, probe.x[rows] + 0.02 * step, 0.96 * step, rows)
+    flat = _segments(probe.x.flatten(1), rows, generator, outward)
+    start, step = (v.unflatten(1, probe.x.shape[1:]) for v in flat)
+    return Lines(probe, start + 0.02 * step, 0.96 * step, rows)
 
 
-def _steps(x: Tensor, rows: Tensor, generator: torch.Generator, outward: bool) -> Tensor:
-    """Half a standard deviation towards another of the points ``x: (N, D)``.
+def _segments(
+    x: Tensor, rows: Tensor, generator: torch.Generator, outward: bool
+) -> tuple[Tensor, Tensor]:
+    """Starts and steps: half a standard deviation towards another of the points ``x: (N, D)``.
 
-    Where there is no other, and for every second line if there are few, the direction is random:
-    within the smallest box around the points, or `OUTWARD` standard deviations away from them.
+    If there are few points, lines also start between them, and every second one goes in a random
+    direction, within the smallest box around the points or `OUTWARD` standard deviations away.
     """
     n, count = len(x), len(rows)
     spread = x.std(0, correction=0)
     moves = spread > 0
     signs = torch.randint(2, (count, x.shape[1]), generator=generator, device=generator.device)
+    signs = 2 * signs.to(x) - 1
     if not moves.any():
         size = x.square().mean().sqrt()
-        return LENGTH * (2 * signs.to(x) - 1) * (size if size > 0 else 1)
+        return x[rows], LENGTH * signs * (size if size > 0 else 1)
     shift = torch.randint(1, n, (count,), generator=generator, device=generator.device)
     across = x[(rows + shift.to(x.device)) % n] - x[rows]
     length = (across / spread.where(moves, 1)).square().sum(1).div(moves.sum()).sqrt()
-    if n >= FEW_POINTS:  # few points lie far apart, and lines have to meet what is between them
-        across = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
-    random = (torch.arange(count, device=x.device) % 2 == 1) & (n < FEW_POINTS) | (length == 0)
-    step = spread * (2 * signs.to(x) - 1)
-    step = OUTWARD * step if outward else _inside(x, x[rows], LENGTH * step)
-    return torch.where(random[:, None], step, across)
+    step = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
+    few = n < FEW_POINTS
+    share = torch.rand(count, 1, generator=generator, device=generator.device).to(x)
+    start = x[rows] + few * share * (across - step)
+    random = few & (torch.arange(count, device=x.device) % 2 == 1) | (length == 0)
+    away = OUTWARD * spread * signs if outward else _inside(x, start, LENGTH * spread * signs)
+    return start, torch.where(random[:, None], away, step)
 
 
 def _inside(x: Tensor, start: Tensor, step: Tensor) -> Tensor:
@@ -278,7 +286,7 @@ def subdivide(
     while True:
         bad = ratio > accuracy.resolved
         worst = max([worst, *ratio[~bad].tolist()])
-        keep = ratio.argsort(descending=True)[: min(most, int(bad.sum()))]
+        keep = ratio.argsort(descending=True)[: min(max(8, most), int(bad.sum()))]
         intervals = intervals[keep]
         if not len(keep) or intervals.width.max() < accuracy.width:
             return intervals, worst, sharp
@@ -288,7 +296,7 @@ def subdivide(
             nodes.diff()[gap] * intervals.width,
         )
         intervals = replace(intervals, low=low, width=width)
-        levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), max(8, most // 2)
+        levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), most // 2
         least = 0.1 * width * scale[intervals.line]
         error, ratio = _defects(levels, weights, width, least, accuracy)
         large = error.abs().amax(0) > accuracy.jump * scale[intervals.line]
