@@ -140,6 +140,43 @@ def test_a_trace_has_the_models_value(way: Way) -> None:
     assert_close(y.p, f(x), ROUTES)
 
 
+class Axes(Tape):
+    """Keeps every value of a trace, with the axis said to run over the points."""
+
+    differentiates = True
+
+    def __init__(self, num_points: int, graphs: Any = None) -> None:
+        super().__init__(num_points, graphs)
+        self.values: list[tuple[Tensor, int | None]] = []
+
+    def emit(self, inputs: Any, y: Tensor, push: Any, second: Any, axis: int | None) -> Any:
+        self.values.append((y.detach().clone(), axis))
+        return super().emit(inputs, y, push, second, axis)
+
+
+@pytest.fixture
+def no_arbitrary_numbers() -> Iterator[None]:
+    """Memory that a model leaves uninitialised holds NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
+@pytest.mark.usefixtures("no_arbitrary_numbers")
+@pytest.mark.parametrize("way", [w for w in WAYS if w.traced], ids=name)
+def test_the_axis_of_points_is_where_the_points_are(way: Way) -> None:
+    # Where one point moves, no value may change outside its own part of the axis.
+    bank, x = Bank(), way.points()
+    there = torch.cat([x[:1] + 0.01, x[1:]])
+    model = LogDensityField(way.density(bank), route="traced").model
+    tapes = [model.trace(z.clone().requires_grad_(), None, partial(Axes, 3))[0] for z in (x, there)]
+    for (a, axis), (b, _) in zip(*[tape.values for tape in tapes], strict=True):
+        if axis is not None:
+            others = [t.movedim(axis, 0).reshape(3, -1)[1:] for t in (a, b)]
+            assert torch.allclose(*others, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
 @pytest.mark.parametrize("way", [w for w in WAYS if w.traced is False], ids=name)
 def test_not_traced(way: Way) -> None:
     bank, x = Bank(), way.points()

@@ -127,6 +127,22 @@ def test_a_rule_with_a_wrong_value_is_found(net: Net, monkeypatch: pytest.Monkey
     assert_moved(VR, LogDensityField(model), truth, net, "flip")
 
 
+def shuffled(call: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """A rule for the exponential that credits its curvature to the next point."""
+    y = torch.exp(x.p)
+    return call.tape.dense(x, y, lambda u: y * u, lambda u: (y * u * u).roll(1, 1), x.axis)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 64])
+def test_answers_credited_to_the_wrong_points_are_found(
+    n: int, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, "exp", rule=shuffled)
+    x = normal(n, 3, generator=torch.Generator().manual_seed(2))
+    with pytest.warns(sm.PerformanceWarning, match="wrong answer"):
+        VR(lambda x: net(x) - torch.exp(x).sum(1), x)
+
+
 def test_a_wrong_rule_is_found_where_nothing_is_trained(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:

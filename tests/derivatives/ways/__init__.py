@@ -11,6 +11,7 @@ from tests.derivatives.ways.layers import LAYERS
 from tests.derivatives.ways.linalg import LINALG
 from tests.derivatives.ways.matrices import MATRICES
 from tests.derivatives.ways.models import MODELS
+from tests.derivatives.ways.moved import MOVED
 from tests.derivatives.ways.reductions import REDUCTIONS
 from tests.derivatives.ways.shapes import SHAPES
 from tests.derivatives.ways.writes import WRITES
@@ -22,6 +23,7 @@ WAYS = [
     *MATRICES,
     *IMAGES,
     *SHAPES,
+    *MOVED,
     *INDEXING,
     *REDUCTIONS,
     *LAYERS,

@@ -58,6 +58,8 @@ class Way:
 
     Attributes:
         traced: whether it must be traced, must not be, or (None) may be either.
+        curved_after: whether a curved function follows. Where one does, an error in the batch axis
+            of the operation can go unnoticed, because the axis is not known there.
         kinked: whether it is not smooth, so that the smoothness check is switched off.
         written_out: the same function where torch's own derivatives of it are wrong or missing.
         tolerance: of answers and gradients; larger where the operation changes precision.
@@ -67,6 +69,7 @@ class Way:
     op: Op
     event: tuple[int, ...] = (3,)
     traced: bool | None = True
+    curved_after: bool = True
     kinked: bool = False
     written_out: Op | None = None
     tolerance: float = ROUTES
@@ -105,7 +108,7 @@ class Way:
     def _around(self, op: Op, x: Tensor, bank: Bank) -> Tensor:
         y = op(x + 0.3 * torch.sin(x), bank)
         y = y.reshape(y.shape[0], -1)
-        y = torch.tanh((0.7 + 0.1 * bank(1, k=9)) * y)
+        y = torch.tanh((0.7 + 0.1 * bank(1, k=9)) * y) if self.curved_after else y
         ramp = torch.linspace(0.5, 1.5, y.shape[1], dtype=torch.float64)
         return (y * ramp).sum(1) - 0.1 * x.square().flatten(1).sum(1)
 
