@@ -339,7 +339,7 @@ class Coefficients(Tape):
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w.traced], ids=lambda way: way.name)
-def test_squares_of_coefficients_are_those_declared(way: Way) -> None:
+def test_squares_of_coefficients(way: Way) -> None:
     bank, x = Bank(), way.points()
     field = LogDensityField(way.density(bank))
     with torch.enable_grad():
