@@ -414,14 +414,6 @@ def test_an_adjoint_method_is_refused(
         assert advice in str(caught.value)
 
 
-def test_an_adjoint_method_is_refused_where_kinks_are_accepted(drift: nn.Module) -> None:
-    def model(x: Tensor) -> Tensor:
-        return -0.5 * Adjoint.apply(x, drift).square().sum(-1)
-
-    with pytest.raises(WrongDerivativeError):
-        VR(LogDensityField(model, check_smoothness=False), points(6, 3))
-
-
 def test_what_the_refusal_advises_works(drift: nn.Module) -> None:
     x = points(6, 3)
 

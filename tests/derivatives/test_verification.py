@@ -30,14 +30,14 @@ Model = Callable[[Tensor], Tensor]
 
 
 class Net(nn.Module):
-    """A log-density, or a score network, with one sine."""
+    """A log-density, or a score network, with two sines."""
 
     def __init__(self, outputs: int = 1) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 5).double(), nn.Linear(5, outputs).double()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.sin(self.first(x))).squeeze(-1)
+        return self.last(torch.sin(torch.sin(self.first(x)))).squeeze(-1)
 
 
 @pytest.fixture

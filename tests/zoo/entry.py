@@ -36,8 +36,8 @@ class Model:
 class Entry:
     """A third-party model and what is expected of it.
 
-    `why` is required unless it is smooth. `seeded` models draw the same random numbers at every
-    call, so that a row's value depends on its place in the batch.
+    `why` is required unless it is smooth. `random` models draw from torch's default generator,
+    which is seeded before every question: what they must be right for is that draw.
     """
 
     library: str
@@ -45,7 +45,7 @@ class Entry:
     build: Callable[[], Model]
     verdict: Verdict = "smooth"
     why: str = ""
-    seeded: bool = False
+    random: bool = False
 
     @property
     def label(self) -> str:
@@ -108,13 +108,13 @@ def log_prob(module: nn.Module) -> nn.Module:
     return Through(module, lambda flow, x: flow.log_prob(x))
 
 
-def seeded(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The same function, drawing the same random numbers at every call."""
+def seeded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, from the same state of torch's default generator at every call."""
 
-    def with_seed(x: Tensor) -> Tensor:
+    def with_seed(*args: Any, **kwargs: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(11)
-            return call(x)
+            return call(*args, **kwargs)
 
     return with_seed
 

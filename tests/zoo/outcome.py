@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
-from tests.zoo.entry import Entry, Model, settings
+from tests.zoo.entry import Entry, Model, seeded, settings
 from tests.zoo.truth import Truth, measure
 
 TOLERANCE = 1e-5
@@ -147,18 +147,18 @@ def compare(
     wrapped = kind(model.call, **options)
     errors: dict[str, float] = {}
     for _ in range(uses):
-        loss, gradient = train_once(wrapped, model, v)
+        loss, gradient = seeded(train_once)(wrapped, model, v)
         if truth is not None:
             _worst(errors, "loss", truth.loss.distance(loss))
             _worst(errors, "gradient", truth.gradient.distance(gradient))
         model.x.grad = None
     with torch.no_grad():
-        score, curvature = wrapped.score_and_curvature(model.x, v[None])
+        score, curvature = seeded(wrapped.score_and_curvature)(model.x, v[None])
         if truth is not None:
             errors["score"] = truth.score.distance(score)
             errors["curvature"] = truth.curvature.distance(curvature)
         if truth is not None and truth.divergence is not None:
-            _, divergence = wrapped.score_and_divergence(model.x)
+            _, divergence = seeded(wrapped.score_and_divergence)(model.x)
             errors["divergence"] = truth.divergence.distance(divergence)
     return errors
 

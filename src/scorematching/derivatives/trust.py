@@ -81,6 +81,8 @@ def answer(
 def _traced_or_not(
     model: Model, question: Question, x: Tensor, arguments: Any, findings: Findings
 ) -> Pair:
+    first = findings.uses[question.name] == 1
+    kept = [(b, b.data.clone()) for b in verification.buffers_of(model.call)] if first else []
     try:
         return question.traced(model, x, *arguments)
     except (SmoothnessError, RandomModelError, torch.OutOfMemoryError):
@@ -88,6 +90,8 @@ def _traced_or_not(
     except Exception as error:
         if model.route == "traced":
             raise
+        for buffer, data in kept:
+            buffer.data = data
         # Evaluate the model on plain tensors; errors in the user's code are raised again there.
         result = question.reverse(model, x, *arguments)
         _note_obstacle(findings, question, error)
@@ -329,11 +333,10 @@ def _signs(x: Tensor) -> Tensor:
 
 
 def _suspects(findings: Findings) -> str:
-    """The operations of the last trace without a closed rule, or else those that have one."""
+    """The operations of the last trace without a closed rule, or else all of them."""
     met = [key for key, count in findings.operations.items() if count > 0]
     unsure = [name for name, kind in met if kind in ("nested jvp", "decomposed", "no rule")]
-    curved = [name for name, kind in met if kind in ("elementwise", "structural")]
-    return ", ".join(dict.fromkeys(unsure or curved))
+    return ", ".join(dict.fromkeys(unsure or [name for name, _ in met]))
 
 
 def _wrong(model: Model) -> WrongDerivativeError:

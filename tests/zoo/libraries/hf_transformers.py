@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 from torch import Tensor, nn
 
-from tests.zoo.entry import Energy, Entry, Model, Through, density, energy, seeded
+from tests.zoo.entry import Entry, Model, Through, energy
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
 SMALL |= {"intermediate_size": 16, "max_position_embeddings": 16, "use_cache": False}
@@ -34,9 +34,9 @@ def language(kind: Any, config: Any, **options: Any) -> Callable[[], Model]:
     return build
 
 
-def seeded_dropout() -> Model:
+def dropout() -> Model:
     model = hf.GPT2Model(hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=11)).train()
-    return density(seeded(Energy(Through(model, embedded))), 3, 16, module=model, num=4)
+    return energy(Through(model, embedded), 3, 16, num=4)
 
 
 def translation() -> Model:
@@ -82,7 +82,7 @@ ENTRIES = [
         "kinked",
         "ReLU",
     ),
-    Entry("transformers", "GPT-2, dropout, seeded", seeded_dropout, seeded=True),
+    Entry("transformers", "GPT-2, dropout, training", dropout, random=True),
     Entry("transformers", "BERT", language(hf.BertModel, hf.BertConfig)),
     Entry(
         "transformers",

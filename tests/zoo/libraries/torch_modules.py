@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tests.zoo.entry import Energy, Entry, Model, Through, density, energy, seeded, vector
+from tests.zoo.entry import Energy, Entry, Model, Through, density, energy, vector
 
 
 def mlp(act: Callable[[], nn.Module] = nn.Tanh, inputs: int = 3, outputs: int = 1) -> nn.Sequential:
@@ -179,7 +179,7 @@ def evaluated_batch_norm() -> Model:
 
 def dropout() -> Model:
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1))
-    return density(seeded(Energy(net)), 3, module=net)
+    return energy(net, 3)
 
 
 def energy_score() -> Model:
@@ -313,7 +313,7 @@ ENTRIES = [
     torch_entry(
         "BatchNorm, training", lambda: normalised(nn.BatchNorm1d(8)), "coupled", "batch norm"
     ),
-    Entry("torch", "Dropout, seeded", dropout, seeded=True),
+    Entry("torch", "Dropout, training", dropout, random=True),
     torch_entry("convolutions, GroupNorm", lambda: convolutional(nn.GroupNorm(2, 4))),
     torch_entry("convolutions, InstanceNorm", lambda: convolutional(nn.InstanceNorm2d(4))),
     torch_entry(

@@ -10,7 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
-from tests.zoo.entry import Energy, Entry, Model, density, seeded
+from tests.zoo.entry import Energy, Entry, Model, density
 
 
 def settled(net: nn.Module, *event: int) -> nn.Module:
@@ -43,7 +43,7 @@ def drop_path() -> Model:
     net = timm.models.VisionTransformer(
         8, 4, 1, 2, embed_dim=8, depth=2, num_heads=2, drop_path_rate=0.5
     ).train()
-    return density(seeded(Energy(net)), 1, 8, 8, module=net, num=3)
+    return density(Energy(net), 1, 8, 8, num=3)
 
 
 def coupled() -> Model:
@@ -64,7 +64,7 @@ ENTRIES = [
     timm_entry(
         "ViT", of(lambda: timm.models.VisionTransformer(in_chans=1, num_classes=2, **VIT), 1, 8, 8)
     ),
-    timm_entry("ViT, drop path, seeded", drop_path, seeded=True),
+    timm_entry("ViT, drop path, training", drop_path, random=True),
     timm_entry(
         "MLP-Mixer", of(lambda: timm.models.MlpMixer(in_chans=1, num_classes=2, **MIXER), 1, 8, 8)
     ),

@@ -63,8 +63,9 @@ def _record(func: Any, leaves: list[Any], spec: Any) -> Any:
         with torch.random.fork_rng(devices):
             before = torch.get_rng_state()
             module = _recorded(call, values)
-            if not torch.equal(torch.get_rng_state(), before):
-                return None  # it would repeat its first random numbers
+            drawn = not torch.equal(torch.get_rng_state(), before)
+            if drawn and not any(_draws(n) for n in module.graph.nodes):
+                return None  # its first random numbers have become constants
     except Exception:  # data-dependent control flow, an operation without a meta kernel, ...
         return None
     targets = [n.target for n in module.graph.nodes if n.op == "call_function"]
@@ -78,6 +79,11 @@ def _recorded(call: Any, values: list[Tensor]) -> Any:
         if any(_mutates(n) for n in module.graph.nodes):
             module = make_fx(functionalize(module, remove="mutations"))(*values)
     return module
+
+
+def _draws(node: Any) -> bool:
+    """Whether a node draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _mutates(node: Any) -> bool:
