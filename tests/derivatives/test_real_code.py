@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -571,3 +572,36 @@ def test_single_precision_is_traced_too() -> None:
     field = LogDensityField(lambda x: single(x).squeeze(-1))
     found = VR.loss(field, x.float(), noise.float())
     assert_close(found.double(), wanted, FLOAT32)
+
+
+# ------------------------------------------------------------------------------ speed
+
+
+def unrolled(cell: nn.Module) -> Model:
+    def f(x: Tensor) -> Tensor:
+        h = torch.zeros(len(x), 64)
+        for t in range(x.shape[1]):
+            h = cell(x[:, t], h)
+        return h.sum(-1)
+
+    return f
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell])
+def test_the_route_taken_is_not_much_slower_than_the_other(cell: Any) -> None:
+    module = built(partial(cell, 8, 64), torch.float32)
+    x, parameters = torch.randn(32, 12, 8, generator=seeded(0)), list(module.parameters())
+    model, noise = unrolled(module), VR.draw(x, seeded(1))
+
+    def seconds(route: str) -> float:
+        field = LogDensityField(model, route=route)
+        taken = []
+        for _ in range(20):
+            start = time.perf_counter()
+            torch.autograd.grad(VR.loss(field, x, noise).mean(), parameters, allow_unused=True)
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    assert seconds("auto") < 1.5 * seconds("reverse")

@@ -197,8 +197,10 @@ def test_complex_derivatives(name: str) -> None:
 
 
 def jumps(values: Tensor) -> bool:
-    """Whether numbers on a fine grid jump from one point to the next."""
-    return bool(values.diff().abs().max() > 0.1)
+    """Whether numbers on a fine grid change more at some point than on both sides of it."""
+    change = values.diff().abs()
+    beside = torch.maximum(change[:-4], change[4:])
+    return bool((change[2:-2] > 0.1 + 10 * beside).any())
 
 
 WHOLE_LINE = [
@@ -210,7 +212,6 @@ WHOLE_LINE = [
 def test_declared_smoothness(name: str) -> None:
     """Of f, f' and f'' none jumps up to the declared order, and the next one does."""
     z = torch.linspace(-6.5003, 6.5, 130_000, dtype=torch.float64)
-    z = z / 4 if name in ("exp", "exp2", "expm1", "sinh", "cosh") else z
     args = REQUIRED.get(name, ())
     y = function(name)(z, *args)
     kink = ELEMENTWISE[name].kink

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import ApproximateBackprop, CurvaturePropagation, LogDensityField
+from scorematching.derivatives.engine.sweeps import _squared
+from scorematching.derivatives.engine.tape import ONES, Tape
 from scorematching.objectives.layerwise import (
     SignTape,
     approximate_divergence,
     propagated_curvature,
 )
 from tests import oracles
-from tests.derivatives.ways import Bank
+from tests.derivatives.ways import WAYS, Bank, Way
 from tests.derivatives.ways.habits import Cube
 from tests.derivatives.ways.models import coupling_flow, kernel_mixture
 from tests.laws import assert_close, sign_design
@@ -316,6 +319,31 @@ def test_diagonals_are_those_of_the_backward_recursion() -> None:
         assert (found is None) == (truth is None)
         if found is not None:
             assert_close(found, truth, ROUTES)
+
+
+class Coefficients(Tape):
+    """Checks what linear operations declare about their coefficients."""
+
+    differentiates = True
+
+    def linear(self, x: Any, y: Tensor, push: Any, axis: Any, coefficients: Any = None,
+               shared: bool = False) -> Any:  # fmt: skip
+        if coefficients is not None and x.p.numel() and not y.is_complex():
+            for place in {0, x.p.numel() // 2, x.p.numel() - 1}:
+                unit = torch.zeros(x.p.numel(), dtype=x.p.dtype)
+                unit[place] = 1
+                unit = unit.reshape(1, *x.p.shape)
+                square = push(unit) if coefficients is ONES else push(unit, _squared(coefficients))
+                assert_close(square.detach(), push(unit).detach().square(), IDENTITY)
+        return super().linear(x, y, push, axis, coefficients, shared)
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.traced], ids=lambda way: way.name)
+def test_squares_of_coefficients(way: Way) -> None:
+    bank, x = Bank(), way.points()
+    field = LogDensityField(way.density(bank))
+    with torch.enable_grad():
+        field.model.trace(x.requires_grad_(), None, partial(Coefficients, len(x)))
 
 
 # ------------------------------------------------------------------------------- both

@@ -397,34 +397,28 @@ def test_spectral_norms_advance_as_by_one_evaluation() -> None:
         assert_close(a, b, ROUTES)
 
 
-def test_the_random_state_advances_as_by_one_evaluation(net: Net) -> None:
-    def model(x: Tensor) -> Tensor:
-        return net(F.dropout(x, 0.5, True))
-
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng():
-        for _ in range(4):
-            torch.manual_seed(1)
-            model(X)
-            wanted = torch.get_rng_state()
-            torch.manual_seed(1)
-            VR(model, X, generator)
-            assert torch.equal(torch.get_rng_state(), wanted)
-
-
-@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
-def test_a_failed_trace_leaves_the_random_state_alone(net: Net) -> None:
-    def model(x: Tensor) -> Tensor:
-        return torch.func.vmap(net)(F.dropout(x, 0.5, True))
-
-    generator = torch.Generator().manual_seed(0)
+def assert_random_state_of_one_evaluation(model: Model) -> None:
+    """One use of a model leaves the random state that one call of it leaves."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model(X)
         wanted = torch.get_rng_state()
         torch.manual_seed(1)
-        VR(model, X, generator)
+        VR(model, X, torch.Generator().manual_seed(0))
         assert torch.equal(torch.get_rng_state(), wanted)
+
+
+def test_the_random_state_advances_as_by_one_evaluation(net: Net) -> None:
+    def model(x: Tensor) -> Tensor:
+        return net(F.dropout(x, 0.5, True))
+
+    for _ in range(4):
+        assert_random_state_of_one_evaluation(model)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+def test_a_failed_trace_leaves_the_random_state_alone(net: Net) -> None:
+    assert_random_state_of_one_evaluation(lambda x: torch.func.vmap(net)(F.dropout(x, 0.5, True)))
 
 
 def test_gradients_that_were_there_are_not_added_to(net: Net) -> None:
