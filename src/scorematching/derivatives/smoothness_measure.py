@@ -121,7 +121,8 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
     verdict = _decide(lines, bisect(lines, flips, accuracy), scales, accuracy)
     defect = 0.0
     if verdict.order > -1:
-        intervals, defect, sharp = subdivide(lines, levels, scales[-2], accuracy)
+        most = math.ceil(len(lines) / (2 if verdict.order == 1 else 16))
+        intervals, defect, sharp = subdivide(lines, levels, scales[-2], accuracy, most)
         second = _decide(lines, intervals, scales, accuracy)
         close = verdict.close_call or second.close_call
         verdict = min(verdict, second, key=lambda v: v.order)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Accuracy:
         resolved: error of a quadrature, relative to the variation, that needs no subdivision.
         jump: size of a jump, relative to the variation along the line, that matters.
         width: length of the intervals in which jumps are tested, those found by subdivision.
-        mask_width: length of those in which a mask changes.
+        mask_width: length at most of those in which a mask changes.
     """
 
     rounding: float
@@ -188,34 +189,42 @@ def _candidates(probe: Probe, count: int, generator: torch.Generator) -> Lines:
 def _segments(x: Tensor, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Starts and steps: half a standard deviation towards another of the points ``x: (N, D)``.
 
-    If there are few points, lines also start between them, and every second one goes in a random
-    direction, within the smallest box around the points.
+    If there are few points, lines also start between them, and every second one is `_around` them.
     """
     n, count = len(x), len(rows)
     spread = x.std(0, correction=0)
     moves = spread > 0
-    signs = torch.randint(2, (count, x.shape[1]), generator=generator, device=generator.device)
-    signs = 2 * signs.to(x) - 1
+    random = partial(torch.rand, generator=generator, device=generator.device)
+    start, step = _around(x, rows, spread, random((count, x.shape[1] + 1)).to(x))
     if not moves.any():
-        size = x.square().mean().sqrt()
-        return x[rows], LENGTH * signs * (size if size > 0 else 1)
-    shift = torch.randint(1, n, (count,), generator=generator, device=generator.device)
-    across = x[(rows + shift.to(x.device)) % n] - x[rows]
+        return start, step
+    other = (rows + 1 + (random((count,)) * (n - 1)).long().to(x.device)) % n
+    across = x[other] - x[rows]
     length = (across / spread.where(moves, 1)).square().sum(1).div(moves.sum()).sqrt()
-    step = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
+    towards = across * (LENGTH / length.clamp(min=LENGTH))[:, None]
     few = n < FEW_POINTS
-    share = torch.rand(count, 1, generator=generator, device=generator.device).to(x)
-    start = x[rows] + few * share * (across - step)
-    random = few & (torch.arange(count, device=x.device) % 2 == 1) | (length == 0)
-    return start, torch.where(random[:, None], _inside(x, start, LENGTH * spread * signs), step)
+    between = x[rows] + few * random((count, 1)).to(x) * (across - towards)
+    around = few & (torch.arange(count, device=x.device) % 2 == 1) | (length == 0)
+    around = around[:, None]
+    return torch.where(around, start, between), torch.where(around, step, towards)
 
 
-def _inside(x: Tensor, start: Tensor, step: Tensor) -> Tensor:
-    """Steps turned round or shortened where they leave the smallest box around the points x."""
-    low, high = x.amin(0), x.amax(0)
-    end = start + step
-    end = torch.where((end < low) | (end > high), start - step, end)
-    return end.clamp(low, high) - start
+def _around(x: Tensor, rows: Tensor, spread: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Starts and steps in random directions, up to a standard deviation away from their points.
+
+    They stay within a standard deviation of the smallest box around all points; and within that
+    box, if all coordinates have one sign, or are between 0 and 1, as the model may need it. The
+    numbers ``u: (count, D + 1)`` are uniform.
+    """
+    one = not bool(spread.any())
+    if one:
+        size = x.square().mean().sqrt()
+        spread = (size if size > 0 else torch.ones_like(size)).expand_as(spread)
+    below, above = one or x.min() < 0, one or x.max() > 1 or x.min() < 0 < x.max()
+    low, high = x.amin(0) - int(below) * spread, x.amax(0) + int(above) * spread
+    step = LENGTH * spread * torch.sign(u[:, 1:] - 0.5)
+    start = x[rows] + (3 * u[:, :1] - 2) * step
+    return start.clamp(low, high), (start + step).clamp(low, high) - start.clamp(low, high)
 
 
 # Defects.
@@ -239,7 +248,7 @@ def _signatures(nodes: Tensor, weights: Tensor) -> Tensor:
 
 
 def subdivide(
-    lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy
+    lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy, most: int
 ) -> tuple[Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
@@ -248,6 +257,8 @@ def subdivide(
         levels: values and derivatives at their nodes.
         scale: variation of g that a defect is relative to, ``(L,)``.
         accuracy: the thresholds.
+        most: number of lines to subdivide at first; it is halved with every further subdivision,
+            down to an eighth of all.
 
     Returns:
         The intervals, the largest relative error on the other lines, and whether one of them is
@@ -258,21 +269,20 @@ def subdivide(
     error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
-    worst, sharp, most = 0.0, False, len(lines) // 2
+    worst, sharp, fewest = 0.0, False, max(2, len(lines) // 8)
     while True:
         bad = ratio > accuracy.resolved
         worst = max([worst, *ratio[~bad].tolist()])
-        keep = ratio.argsort(descending=True)[: min(max(8, most), int(bad.sum()))]
+        keep = ratio.argsort(descending=True)[: min(most, int(bad.sum()))]
         intervals = intervals[keep]
         if not len(keep) or intervals.width.max() < accuracy.width:
             return intervals, worst, sharp
         gap = torch.einsum("jki,kl->jil", signatures, error[:, keep]).square().sum(1).argmax(0)
-        low, width = (
-            intervals.low + nodes[gap] * intervals.width,
-            nodes.diff()[gap] * intervals.width,
-        )
+        low = intervals.low + nodes[gap] * intervals.width
+        width = nodes.diff()[gap] * intervals.width
         intervals = replace(intervals, low=low, width=width)
-        levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), most // 2
+        levels = lines[intervals.line].levels(low + nodes[:, None] * width)
+        most = min(most, max(fewest, most // 2))
         least = 0.1 * width * scale[intervals.line]
         error, ratio = _defects(levels, weights, width, least, accuracy)
         large = error.abs().amax(0) > accuracy.jump * scale[intervals.line]
@@ -305,7 +315,8 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
     width = torch.ones_like(low)
     parts = 4 if lines.probe.takes_any_rows else 2  # points of one line need as many batches else
     inside = torch.arange(1, parts, dtype=torch.float64)[:, None] / parts
-    while len(line) and width.max() > accuracy.mask_width:
+    apart = 1e-3 / max([1, *flips.count.tolist()])  # a part of the distance between two kinks
+    while len(line) and width.max() > min(accuracy.mask_width, max(accuracy.width, apart)):
         masks = lines[line].masks(low + inside * width)
         if [m.shape[2] for m in masks] != [m.shape[1] for m in flips.start]:
             none = line[:0]
