@@ -356,14 +356,19 @@ def test_batch_norm_in_training_mode_is_refused_and_left_alone() -> None:
     assert measure(net.eval(), normal(8, 3, dtype=torch.float32), "log-density").order == 1
 
 
-@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize(
+    "guard",
+    [torch.no_grad, torch.inference_mode, torch.enable_grad, lambda: torch.device("meta")],
+    ids=["no_grad", "inference_mode", "enable_grad", "another default device"],
+)
 def test_callers_state_does_not_matter(guard: Callable[[], Any]) -> None:
     net = random_(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)))
+    g, start = generator(0), normal(16, 3, dtype=torch.float32)
     with guard():
-        x = normal(16, 3, dtype=torch.float32)
-        found = measure(net, x, "log-density")
-    assert found == measure(net, normal(16, 3, dtype=torch.float32), "log-density")
-    assert found.order == -1
+        x = start.clone()
+        found = measure(net, x, "log-density", g)
+    assert found == measure(net, start, "log-density")
+    assert (found.order, found.precision) == (-1, "float64")
     assert not x.requires_grad
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
 

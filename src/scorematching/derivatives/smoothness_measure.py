@@ -29,6 +29,7 @@ from scorematching.derivatives.smoothness_search import (
     Lines,
     bisect,
     draw_lines,
+    number,
     quadrature,
     subdivide,
 )
@@ -96,7 +97,7 @@ def measure(
         kind: "log-density", whose gradient is the score, or "vector field", which is the score.
         generator: source of the lines; by default one with a fixed seed.
     """
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    generator = torch.Generator("cpu").manual_seed(0) if generator is None else generator
     with torch.inference_mode(False):
         plain = Probe(call, x, kind == "log-density", False, generator)
         if plain.is_random:
@@ -191,7 +192,7 @@ def _test(
 
     The points are 1, 8 and 64 times `distance` half widths away from the middle of an interval.
     """
-    away = distance * torch.tensor([-64.0, -8.0, -1.0, 1.0, 8.0, 64.0], dtype=torch.float64)
+    away = distance * number([-64, -8, -1, 1, 8, 64])
     t = intervals.low + intervals.width * (1 + away[:, None]) / 2
     levels = lines[intervals.line].levels(t)
     change = levels.diff(dim=1).abs()
@@ -216,8 +217,8 @@ def _suspects(lines: Lines, verdict: _Verdict) -> tuple[str, ...]:
     if verdict.interval is None:
         return ()
     line, low, width = verdict.interval
-    here = lines[torch.tensor([line])]
-    t = torch.tensor([[low], [low + width]], dtype=torch.float64)
+    here = lines[number([line]).long()]
+    t = number([[low], [low + width]])
     masks = lines.probe.masks(here.points(t), here.rows.repeat(2), places=True)
     changed = [m.operation for m in masks if (m.rows[0] != m.rows[1]).any()]
     found = changed or [m.operation for m in masks if not m.rows.shape[1]]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,11 @@ SHARP = 1e-5
 
 FEW_POINTS = 32
 """Below this number of points, lines in random directions join those from point to point."""
+
+
+def number(values: Any) -> Tensor:
+    """Numbers of the search itself, which is on the CPU whatever the device of the model."""
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -151,14 +157,14 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
     count = max(4 * n, min(512, max(64, 65536 // dimension(x)))) // NODES
     count = min(count, 128) if probe.takes_any_rows else math.ceil(min(count, 16) / n) * n
     candidates = _candidates(probe, max(count, min(4 * count, 256)), generator)
-    masks = candidates.masks(torch.tensor([[0.0], [1.0]]).expand(2, len(candidates)))
-    flips = torch.stack([(m[0] != m[1]).sum(1) for m in masks]) if masks else torch.zeros(1, 0)
+    masks = candidates.masks(number([[0.0], [1.0]]).expand(2, len(candidates)))
+    flips = torch.stack([(m[0] != m[1]).sum(1) for m in masks]) if masks else number([[]])
     chosen = _take_turns(flips, count // 2)
     rest = [i for i in range(len(candidates)) if i not in chosen][: count - len(chosen)]
-    index = torch.tensor([*chosen, *rest])
-    operation = torch.tensor([*chosen.values(), *(-1 for _ in rest)])
-    number = flips[operation, index] if masks else torch.zeros_like(index)
-    return candidates[index], Flips(operation, number, [m[0][index] for m in masks])
+    index = number([*chosen, *rest]).long()
+    operation = number([*chosen.values(), *(-1 for _ in rest)]).long()
+    differ = flips[operation, index] if masks else torch.zeros_like(index)
+    return candidates[index], Flips(operation, differ, [m[0][index] for m in masks])
 
 
 def _take_turns(flips: Tensor, most: int) -> dict[int, int]:
@@ -232,7 +238,7 @@ def _around(x: Tensor, rows: Tensor, spread: Tensor, u: Tensor) -> tuple[Tensor,
 
 def quadrature() -> tuple[Tensor, Tensor]:
     """Nodes of [0, 1], and weights ``(NODES - 1, NODES)`` of the integrals between neighbours."""
-    k = torch.arange(NODES, dtype=torch.float64)
+    k = number(range(NODES))
     u = -torch.cos(math.pi * k / (NODES - 1))[:, None]
     integrals = (u ** (k + 1) / (k + 1) / 2).diff(dim=0)
     return (u[:, 0] + 1) / 2, integrals @ torch.linalg.inv(u**k)
@@ -240,7 +246,7 @@ def quadrature() -> tuple[Tensor, Tensor]:
 
 def _signatures(nodes: Tensor, weights: Tensor) -> Tensor:
     """Errors in all gaps that a jump of g or of g' in gap j gives: bases ``(j, gaps, 2)``."""
-    gap = torch.eye(NODES - 1, dtype=nodes.dtype)
+    gap = torch.diag(torch.ones_like(nodes[1:]))
     after = torch.ones_like(gap).tril(-1)
     step = torch.cat([torch.zeros_like(gap[:1]), after + gap])
     bend = nodes.diff()[:, None] * after - weights @ step
@@ -268,7 +274,7 @@ def subdivide(
     signatures = _signatures(nodes, weights)
     error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
-    intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
+    intervals = Intervals(number(range(len(lines))).long(), 0 * ones, ones, ones, ratio)
     worst, sharp, fewest = 0.0, False, max(2, len(lines) // 8)
     while True:
         bad = ratio > accuracy.resolved
@@ -311,10 +317,9 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
     """Intervals in which a mask changes; none if the model's operations are not always the same."""
     line = (flips.operation >= 0).nonzero().flatten()
     flips = flips[line]
-    low = torch.zeros(len(line), dtype=torch.float64)
-    width = torch.ones_like(low)
+    low, width = torch.zeros_like(line).double(), torch.ones_like(line).double()
     parts = 4 if lines.probe.takes_any_rows else 2  # points of one line need as many batches else
-    inside = torch.arange(1, parts, dtype=torch.float64)[:, None] / parts
+    inside = number(range(1, parts))[:, None] / parts
     apart = 1e-3 / max([1, *flips.count.tolist()])  # a part of the distance between two kinks
     while len(line) and width.max() > min(accuracy.mask_width, max(accuracy.width, apart)):
         masks = lines[line].masks(low + inside * width)
@@ -328,7 +333,7 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
 
 def _unchanged(masks: list[Tensor], flips: Flips) -> Tensor:
     """Whether the mask of each line's operation is as at the start, ``(K, L)``, as 0 or 1."""
-    same = torch.ones(*masks[0].shape[:2], dtype=torch.long)
+    same = masks[0].new_ones(masks[0].shape[:2], dtype=torch.long)
     for operation in flips.operation.unique().tolist():
         mine = flips.operation == operation
         same[:, mine] = (masks[operation][:, mine] == flips.start[operation][mine]).all(-1).long()
