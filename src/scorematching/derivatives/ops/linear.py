@@ -53,7 +53,8 @@ def _rows(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise NoRule
     y = call.func(x.p, *args, **kwargs)
     push = on_rows(x, y, lambda t: call.func(t, *args, **kwargs))
-    return call.tape.linear(x, y, push, 0, ONES if call.operation.facts.selection else None)
+    axis = 0 if x.axis == 0 and y.shape[:1] == x.p.shape[:1] else None
+    return call.tape.linear(x, y, push, axis, ONES if call.operation.facts.selection else None)
 
 
 def on_rows(x: Traced, y: Tensor, op: Push) -> Push:

@@ -209,7 +209,8 @@ def einsum(call: Call, equation: str, *operands: Any) -> Any:
     }
     axis = axes.pop() if len(axes) == 1 and -1 not in axes else None
     if len(active) == 1:
-        return call.tape.linear(traced[0], y, lambda t, c=values: push(t, c=c), axis, values)
+        known = values if len(values) < 3 else None  # squares of one constant operand
+        return call.tape.linear(traced[0], y, lambda t, c=values: push(t, c=c), axis, known)
     return call.tape.product(traced[0], traced[1], y, push, axis)
 
 
