@@ -20,7 +20,7 @@ the second is timed: in training, too, the step before was the same one. Ratios 
 than what the column names; "DSM" is hand-written DSM and "tiled" hand-written double backward on
 the same model.
 *Signs* are independent Rademacher directions, as in torchebm; *balanced* is this library's
-default, Rademacher directions that are orthogonal across the batch and share out the coordinates
+default, signs that are orthogonal across the batch and split among the directions
 of their point; ebmkit has *normal* directions only. torchebm has plain SSM only, which costs the
 same as SSM-VR. Neither of these libraries takes score networks.
 """

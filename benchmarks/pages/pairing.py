@@ -78,7 +78,7 @@ are left. The loss reads the directions of a point only through the mean of `v_j
 share out one vector of signs, each with its own M-th part of the coordinates, times sqrt(M), and
 zeros elsewhere: that mean has expectation I as before, its variance is never above that of
 independent signs (`(D - M) / (D - 1)` times it where M divides D), and every direction meets its
-own columns of the first layer alone. This is what `Rademacher()`, the default, draws where M > 1.
+own columns of the first layer alone. `SplitRademacher`, the default, draws such directions.
 
 Two costs are in no column: elementwise work (softplus and its derivatives), and tracing a model in
 Python, which does not depend on the size of its layers: for networks of a few units, on a CPU,

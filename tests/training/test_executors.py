@@ -431,7 +431,7 @@ def test_executors_on_a_gpu(executor: str) -> None:
     found = run(executor, device="cuda", optimizer=capturable("cuda"))
     assert found[2] == executor
     assert_same_run(found, run("eager", device="cuda", optimizer=capturable("cuda")))
-    assert_same_run(found, by_hand("cuda"), 1e-7)
+    assert_same_run(found, by_hand("cuda"), 1e-5)  # rates are float32 tensors there
 
 
 @pytest.mark.gpu
