@@ -382,6 +382,55 @@ def keyword_sink_errors(sources: Sources) -> list[str]:
     return sorted(set(found))
 
 
+# State.
+
+CHANGING = frozenset(
+    "add append clear discard extend insert pop popitem remove setdefault update".split()
+)
+"""Methods that change a container."""
+
+REGISTRY = (f"{PACKAGE}.derivatives.ops.registry", "OPERATIONS")
+"""The one container of a module that changes: operations, filled when the package is imported."""
+
+
+def mutable_state_errors(sources: Sources) -> list[str]:
+    """Names of modules that functions change: containers, and names declared global."""
+    found = []
+    for module, text in sources.items():
+        tree = ast.parse(text)
+        names = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        functions = (n for n in ast.walk(tree) if isinstance(n, Function))
+        changed = {name for function in functions for name in _changed_names(function)}
+        found += [
+            f"{module} changes {name}"
+            for name in sorted(changed & names)
+            if (module, name) != REGISTRY
+        ]
+    return sorted(set(found))
+
+
+def _changed_names(function: Function) -> Iterator[str]:
+    """Names that a function declares global, writes into, or calls a changing method of."""
+    own = {a.arg for a in function.args.args}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+            targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+            written = [t.value for t in targets if isinstance(t, ast.Subscript)]
+            yield from (v.id for v in written if isinstance(v, ast.Name) and v.id not in own)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if node.func.attr in CHANGING and isinstance(owner, ast.Name) and owner.id not in own:
+                yield owner.id
+
+
 # Words.
 
 ABSOLUTE_PATH = re.compile(

@@ -126,6 +126,14 @@ RULES: dict[str, tuple[Rule, list[Sources]]] = {
             {"scorematching.types": "x = 1"},
         ],
     ),
+    "state": (
+        architecture.mutable_state_errors,
+        [
+            planted("fields", "seen = {}\n\ndef f(x):\n    seen[x] = 1"),
+            planted("fields", "seen = set()\n\ndef f(x):\n    seen.add(x)"),
+            planted("fields", "count = 0\n\ndef f():\n    global count\n    count += 1"),
+        ],
+    ),
     "keyword sinks": (
         architecture.keyword_sink_errors,
         [
