@@ -40,6 +40,9 @@ scales are clipped by ``a / (1 + |a| / c)``, whose jumps are up to 0.03. The jum
 ELU, CELU, SELU, softsign or squared ReLU units were 0.05 to 1.4 at widths from 8 to 512.
 """
 
+ACTIVATIONS = ("elu", "celu", "selu", "relu", "softsign", "hardtanh", "hardswish", "hardsigmoid")
+"""Activation functions with kinks: their jumps count however small they are."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -135,8 +138,8 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
         close = verdict.close_call or second.close_call
         verdict = min(verdict, second, key=lambda v: v.order)
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
-    found = verdict.order < 1
-    if verdict.order == 0 and verdict.size < WEAK:
+    found, suspects = verdict.order < 1, _suspects(lines, verdict)
+    if verdict.order == 0 and verdict.size < WEAK and not _has_activation(suspects):
         verdict = replace(verdict, order=1, close_call=True)
     return Measurement(
         verdict.order,
@@ -144,9 +147,14 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
         len(lines),
         skipped,
         verdict.close_call,
-        _suspects(lines, verdict),
+        suspects,
         _precision(probe),
     )
+
+
+def _has_activation(suspects: tuple[str, ...]) -> bool:
+    """Whether a jump comes from an activation function, which is easily replaced."""
+    return any(name in s.split(" ")[0] for s in suspects for name in ACTIVATIONS)
 
 
 def _nothing(probe: Probe, skipped: int, note: str) -> Measurement:
