@@ -1,0 +1,1 @@
+"""Two commits of the library, timed alternately."""

@@ -1,0 +1,33 @@
+"""Two versions of the library are timed alternately."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.commits.run import measure
+from benchmarks.harness.provenance import ROOT
+
+
+def test_a_copy_with_a_delay_is_slower(tmp_path: Path) -> None:
+    """The second version is this one; the first is a copy that sleeps in every loss."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    base = tmp_path / "src/scorematching/objectives/base.py"
+    text = base.read_text()
+    assert "def __call__(" in text
+    head, tail = text.split("def __call__(", 1)
+    docstring_end = tail.index('"""', tail.index('"""') + 3) + 3
+    tail = tail[:docstring_end] + "\n        __import__('time').sleep(0.05)" + tail[docstring_end:]
+    base.write_text(head + "def __call__(" + tail)
+    output = tmp_path / "out.json"
+    measure(str(tmp_path), rounds=3, only="mlp100 ours DSM", quick=True, output=output)
+    (row,) = json.loads(output.read_text())["rows"]
+    assert row["old_ms"] > 50 and row["ratio"] < 0.9
+
+
+def test_an_unknown_commit_is_refused() -> None:
+    with pytest.raises(ValueError, match="old must be a commit or a folder"):
+        measure("no-such-commit", quick=True)
