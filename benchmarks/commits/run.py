@@ -1,7 +1,8 @@
 """Time of every loss of this library, relative to an earlier commit.
 
 Two processes hold the same models, one with each version of the library. They take turns, in
-an order shuffled anew for every round, so that a slow period of the machine affects both.
+an order shuffled anew for every round, so that a slow period of the machine affects both. The
+processes are started several times, because where their memory lies changes the time of a step.
 
 Example:
     python -m benchmarks.commits 4c297af --device cuda
@@ -21,17 +22,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import typer
 
 from benchmarks.harness.command import Output, command_line
 from benchmarks.harness.provenance import ROOT, stamp
 
+Turns = npt.NDArray[np.float64]
 PROGRAM = "python -m benchmarks.commits"
 TURN_SECONDS = 0.05
 """How long one turn lasts at least, in steps of the loss."""
 
 Old = Annotated[str, typer.Argument(help="Commit, or a folder that holds its src.")]
-Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version.")]
+Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version in one pair of processes.")]
+Restarts = Annotated[int, typer.Option(min=2, help="Pairs of processes, one after the other.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Only = Annotated[str, typer.Option(help="Time only losses whose name contains this.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that it runs.")]
@@ -39,7 +43,8 @@ Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that it
 
 def measure(
     old: Old,
-    rounds: Rounds = 20,
+    rounds: Rounds = 8,
+    restarts: Restarts = 5,
     device: Device = "cpu",
     only: Only = "",
     quick: Quick = False,
@@ -48,36 +53,44 @@ def measure(
     """Time every loss of this library, relative to an earlier commit."""
     command = command_line(PROGRAM, measure, {**locals(), "old": inspect.Parameter.empty})
     command = command.replace(PROGRAM, f"{PROGRAM} {old}")
+    turns: dict[str, list[Turns]] = {}
     with ExitStack() as stack:
         sources = [_source(old, stack), ROOT / "src"]
-        workers = [stack.enter_context(Worker(source, device, quick)) for source in sources]
-        names = [n for n in workers[0].losses if n in workers[1].losses and only in n]
-        rows = [compare(name, workers, rounds) for name in names]
-    document = {**stamp(command, device), "old": old, "rounds": rounds, "rows": rows}
+        for seed in range(restarts):
+            with Worker(sources[0], device, quick) as a, Worker(sources[1], device, quick) as b:
+                for name in [n for n in a.losses if n in b.losses and only in n]:
+                    turns.setdefault(name, []).append(alternate(name, (a, b), rounds, seed))
+    rows = [summary(name, found) for name, found in turns.items()]
+    document = {**stamp(command, device), "old": old, "rows": rows}
     if output is not None:
         output.write_text(json.dumps(document, indent=1) + "\n")
     return document
 
 
-def compare(name: str, workers: list[Worker], rounds: int) -> dict[str, Any]:
-    """One loss: the medians of both versions, and the median ratio of a turn to its neighbour."""
-    shuffle = random.Random(0)
+def alternate(name: str, workers: tuple[Worker, Worker], rounds: int, seed: int) -> Turns:
+    """Seconds per step of one loss by both versions, ``(rounds, 2)``."""
+    shuffle = random.Random(seed)
     first = max(worker.seconds(name, 2) for worker in workers)
     steps = max(1, round(TURN_SECONDS / first))
     turns = np.empty((rounds, 2))
     for i in range(rounds):
         for k in shuffle.sample(range(2), 2):
             turns[i, k] = workers[k].seconds(name, steps)
-    old, new = np.median(turns, axis=0)
-    ratios = turns[:, 1] / turns[:, 0]
-    spread = 1.25 * float(ratios.std()) / rounds**0.5
-    row = {"loss": name, "old_ms": 1e3 * old, "new_ms": 1e3 * new}
-    row |= {"ratio": float(np.median(ratios)), "standard_error": spread, "steps": steps}
-    print(
-        f"{name:44s} {1e3 * old:9.3f} {1e3 * new:9.3f} ms  x {row['ratio']:.3f} +- {spread:.3f}",
-        flush=True,
-    )
-    return row
+    return turns
+
+
+def summary(name: str, found: list[Turns]) -> dict[str, Any]:
+    """The time of both versions and their ratio, with its standard error over pairs of processes.
+
+    The ratio of one pair of processes is the median ratio of neighbouring turns.
+    """
+    old, new = (1e3 * float(np.median(np.concatenate(found)[:, k])) for k in (0, 1))
+    ratios = np.array([np.median(turns[:, 1] / turns[:, 0]) for turns in found])
+    error = float(ratios.std(ddof=1) / len(ratios) ** 0.5)
+    ratio = float(np.median(ratios))
+    print(f"{name:44s} {old:9.3f} {new:9.3f} ms  x {ratio:.3f} +- {error:.3f}", flush=True)
+    row = {"loss": name, "old_ms": old, "new_ms": new, "ratio": ratio}
+    return {**row, "standard_error": error, "ratios": ratios.tolist()}
 
 
 class Worker:
@@ -112,8 +125,8 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+        with self.process:  # closes the pipes
+            self.process.kill()
 
 
 def _source(old: str, stack: ExitStack) -> Path:

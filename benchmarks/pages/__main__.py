@@ -25,7 +25,7 @@ def write_pages(
         return found
 
     pages = [
-        objectives.write(read("cpu"), read("gpu"), docs),
+        objectives.write(read("cpu"), read("gpu"), read("checks"), docs),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
     ]

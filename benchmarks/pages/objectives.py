@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.objectives.noise import REFERENCE
+from benchmarks.pages import checks, pairing
 from benchmarks.pages import objectives_figures as figures
-from benchmarks.pages import pairing
 from benchmarks.pages.parts import made_with
 
 Row = dict[str, Any]
@@ -41,16 +41,18 @@ is not installed is left out.
 """
 
 
-def write(cpu: dict[str, Any], gpu: dict[str, Any] | None, docs: Path) -> Path:
+def write(
+    cpu: dict[str, Any], gpu: dict[str, Any] | None, checked: dict[str, Any], docs: Path
+) -> Path:
     """Write the page and its pictures; returns the path of the page."""
     figures.schematic(docs / "img" / "pairing.png")
     figures.against_num(cpu, docs / "img" / "benchmarks.png")
     page = docs / "benchmarks.md"
-    page.write_text(render(cpu, gpu))
+    page.write_text(render(cpu, gpu, checked))
     return page
 
 
-def render(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> str:
+def render(cpu: dict[str, Any], gpu: dict[str, Any] | None, checked: dict[str, Any]) -> str:
     """The whole page."""
     parts = [
         *pairing.explanation(cpu),
@@ -62,6 +64,7 @@ def render(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> str:
         *compiled(cpu),
         *noise(cpu),
         *targets(cpu),
+        *checks.section(checked),
         *on_gpu(gpu),
         *commands(cpu, gpu),
     ]

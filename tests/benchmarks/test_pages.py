@@ -18,7 +18,7 @@ def numbers(name: str) -> Any:
 
 
 PAGES = {
-    "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu")),
+    "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu"), numbers("checks")),
     "estimators": lambda: estimators.render(numbers("estimators")),
     "density": lambda: "\n".join(density.sections(numbers("density"))),
 }

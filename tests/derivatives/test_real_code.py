@@ -415,6 +415,33 @@ def test_an_adjoint_method_is_refused(
         assert advice in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_adjoint_method_is_refused_where_kinks_are_accepted(
+    drift: nn.Module, dtype: torch.dtype
+) -> None:
+    drift = drift.to(dtype)
+
+    def model(x: Tensor) -> Tensor:
+        return -0.5 * Adjoint.apply(x, drift).square().sum(-1)
+
+    with pytest.raises(WrongDerivativeError):
+        VR(LogDensityField(model, check_smoothness=False), points(6, 3).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_wide_kinked_network_is_accepted_where_kinks_are(seed: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Linear(20, 512), nn.ReLU(), nn.Linear(512, 512), nn.LeakyReLU(), nn.Linear(512, 1)
+    ).to(dtype)
+    field = LogDensityField(
+        lambda x: net(x).squeeze(-1) - x.square().sum(-1), check_smoothness=False
+    )
+    loss = VR(field, torch.randn(16, 20, dtype=dtype))
+    assert loss.isfinite().all()
+
+
 def test_what_the_refusal_advises_works(drift: nn.Module) -> None:
     x = points(6, 3)
 

@@ -261,8 +261,8 @@ def _agrees(
     """Whether a traced answer agrees with double backward, or else with finite differences."""
     other = _try(reverse, x, v)
     same = bool(other) and verification.compare(found, other, x, v).agree
-    if not model.check_smoothness:  # differences across kinks say nothing
-        return same
+    if not model.check_smoothness:
+        return same and _agrees_between_kinks(model, found[1], x, v)
     if not same and not verification.agrees_with_differences(_score(model), found, x, v):
         return False
     return not trained or verification.check_gradient(traced, x, v).agree
@@ -279,10 +279,15 @@ def _is_right(
     found = _detached(ask(x, v))
     _require_finite(model, found[0], x)
     if not model.check_smoothness:
-        return True
+        return _agrees_between_kinks(model, found[1], x, v)
     if not verification.agrees_with_differences(_score(model), found, x, v):
         return False
     return not trained or verification.check_gradient(ask, x, v).agree
+
+
+def _agrees_between_kinks(model: Model, curvature: Tensor, x: Tensor, v: Tensor) -> bool:
+    is_density = model.kind == "log-density"
+    return verification.agrees_between_kinks(model.call, is_density, curvature, x, v)
 
 
 def _score(model: Model) -> Callable[[Tensor], Tensor]:
