@@ -5,24 +5,24 @@ with M = 1 and 16, tf32. Each row trains by `scorematching.training.train`, and 
 without the loop; the difference is what the loop costs.
 
 Example:
-    python -m benchmarks.train_step --device cuda --json out.json
+    python -m benchmarks.train_step --device cuda --output out.json
     python -m benchmarks.train_step --smoke
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
 import scorematching as sm
-from benchmarks.harness.provenance import commit, device_name, now, versions
+from benchmarks.harness.command import Output, Smoke, Threads, command_line, run_command
+from benchmarks.harness.provenance import stamp
 from scorematching.training import LossModule, TrainConfig, train
 from scorematching.training.executors import choose
 from scorematching.training.ranks import Ranks
@@ -35,47 +35,57 @@ EXECUTORS = {
 STEPS = {"eager": 200, "compiled": 200}
 """Steps that are timed; 1000 by captured executors. As many as a fifth precede them."""
 
+PROGRAM = "python -m benchmarks.train_step"
 Row = dict[str, Any]
 
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, points and directions.")]
+Executors = Annotated[list[str] | None, typer.Option(help="Executors; repeatable [all].")]
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Run the benchmark, print its table and write it as JSON.
 
-    Args:
-        arguments: the command line; None is that of the process.
-
-    Returns:
-        What is written: device, versions, commit and rows.
-    """
-    options = parser().parse_args(arguments)
-    torch.set_num_threads(options.threads)
+def main(
+    device: Device = "cpu",
+    executors: Executors = None,
+    smoke: Smoke = False,
+    threads: Threads = 1,
+    seed: Seed = 0,
+    output: Output = None,
+) -> dict[str, Any]:
+    """Time training steps of the paper's flow by every executor."""
+    command = command_line(PROGRAM, main, locals())
+    options = Options(_names(device, executors, smoke), device, smoke, seed)
+    torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("high")
-    names = list(options.executors or EXECUTORS[options.device])
-    if options.smoke and not options.executors:
-        names.remove("compiled")
     print("  M executor           ran                 ms/step     bare     loop  first s")
-    rows = [measure(num, name, options) for num in (1, 16) for name in names]
-    about = {"device": device_name(options.device), "versions": versions(), "commit": commit()}
-    document = {"date": now(), "threads": options.threads, **about, "rows": rows}
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    rows = [measure(num, name, options) for num in (1, 16) for name in options.executors]
+    document = {**stamp(command, device), "seed": seed, "rows": rows}
+    if output is not None:
+        output.write_text(json.dumps(document, indent=1) + "\n")
     return document
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    known = EXECUTORS["cuda"]
-    made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    made.add_argument("--device", choices=list(EXECUTORS), default="cpu")
-    made.add_argument("--executors", nargs="+", choices=known, help="which (all)")
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
-    made.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--json", type=Path, help="file to write")
-    return made
+@dataclass(frozen=True)
+class Options:
+    """What is timed, and where."""
+
+    executors: list[str]
+    device: str
+    smoke: bool
+    seed: int
 
 
-def measure(num: int, name: str, options: argparse.Namespace) -> Row:
+def _names(device: str, wanted: list[str] | None, smoke: bool) -> list[str]:
+    if device not in EXECUTORS:
+        raise ValueError(f"device must be one of {', '.join(EXECUTORS)}, got {device!r}")
+    unknown = set(wanted or ()) - set(EXECUTORS["cuda"])
+    if unknown:
+        raise ValueError(
+            f"executors must be among {', '.join(EXECUTORS['cuda'])}, got {unknown.pop()!r}"
+        )
+    return wanted or [name for name in EXECUTORS[device] if not (smoke and name == "compiled")]
+
+
+def measure(num: int, name: str, options: Options) -> Row:
     """One row: an executor in the loop and without it."""
     steps = 5 if options.smoke else STEPS.get(name, 1000)
     objective = sm.SlicedScoreMatchingVR(num_projections=num)
@@ -97,7 +107,7 @@ def measure(num: int, name: str, options: argparse.Namespace) -> Row:
 
 
 def train_for(
-    steps: int, name: str, objective: sm.Objective, options: argparse.Namespace
+    steps: int, name: str, objective: sm.Objective, options: Options
 ) -> tuple[Any, float]:
     """A run of `train`, and the seconds of a step after the first fifth of it."""
     flow, x, generator = make(options)
@@ -108,9 +118,7 @@ def train_for(
     return result, (last.seconds - first.seconds) / (last.step - first.step)
 
 
-def bare_seconds(
-    steps: int, name: str, objective: sm.Objective, options: argparse.Namespace
-) -> float:
+def bare_seconds(steps: int, name: str, objective: sm.Objective, options: Options) -> float:
     """The seconds of a step on one batch, without the loop."""
     flow, x, generator = make(options)
     batch, device = x[: len(x) // 10].clone(), torch.device(options.device)
@@ -128,7 +136,7 @@ def bare_seconds(
     return (time.perf_counter() - start) / steps
 
 
-def make(options: argparse.Namespace) -> tuple[sm.models.NICE, Tensor, torch.Generator]:
+def make(options: Options) -> tuple[sm.models.NICE, Tensor, torch.Generator]:
     """The flow, ten batches of points, and a generator."""
     dim, width, layers, batch = (6, 8, 1, 8) if options.smoke else (784, 1000, 5, 128)
     weights = torch.Generator().manual_seed(options.seed)
@@ -145,4 +153,4 @@ def wait(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_command(main, f"{PROGRAM} --device cuda")

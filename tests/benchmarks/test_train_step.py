@@ -15,7 +15,7 @@ from benchmarks import train_step
 def test_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     precision = torch.get_float32_matmul_precision()
     try:
-        train_step.main(["--smoke", "--json", str(tmp_path / "out.json")])
+        train_step.main(smoke=True, output=tmp_path / "out.json")
     finally:
         torch.set_float32_matmul_precision(precision)
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
