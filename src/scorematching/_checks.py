@@ -85,8 +85,8 @@ def check_directions(v: Any, x: Tensor) -> None:
         )
 
 
-def check_generator(generator: Any, x: Tensor) -> None:
-    """Require None or a generator on the device of ``x``."""
+def check_generator(generator: Any, x: Any, name: str = "x") -> None:
+    """Require None or a generator on the device of ``x``, anything with a device."""
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):
@@ -96,7 +96,7 @@ def check_generator(generator: Any, x: Tensor) -> None:
         )
     if generator.device.type != x.device.type:
         raise ValueError(
-            f"generator must live on the device of x ({x.device}), got {generator.device}; "
+            f"generator must live on the device of {name} ({x.device}), got {generator.device}; "
             f"use torch.Generator(device={str(x.device)!r})"
         )
 

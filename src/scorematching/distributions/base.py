@@ -23,7 +23,7 @@ class Distribution(ABC):
     """A distribution on R^D with everything in closed form.
 
     Subclasses write `_log_density`, `_score` and `_sample`; the public methods check their
-    arguments. Points must have the dtype and device of the distribution, see `to`.
+    arguments. Points of another shape raise ValueError, of another dtype TypeError; see `to`.
 
     Attributes:
         dim: D, the number of coordinates.
@@ -62,22 +62,12 @@ class Distribution(ABC):
         return self.log_density(x)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Normalised log-density, ``x: (N, D) -> (N,)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Normalised log-density, ``x: (N, D) -> (N,)``."""
         self._check_points(x)
         return self._log_density(x)
 
     def score(self, x: Tensor) -> Tensor:
-        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``."""
         self._check_points(x)
         return self._score(x)
 

@@ -1,4 +1,7 @@
-"""Training of deep kernel exponential families, and the choice of their ridge penalty."""
+"""Training of deep kernel exponential families, and the choice of their ridge penalty.
+
+Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
+"""
 
 from __future__ import annotations
 
@@ -139,10 +142,9 @@ def fit_dkef(
 ) -> DeepKernelFit:
     """Train a deep kernel exponential family in place.
 
-    Every step minimises `DKEF.two_stage_loss`: alpha is solved on one half of a batch, the loss is
-    that of the other half. Validations solve for alpha on some training points, the same ones each
-    time and with the same noise. At the end the parameters of the best validation are restored,
-    and alpha and its ridge penalty are chosen again (`choose_ridge`).
+    Every step minimises `DKEF.two_stage_loss` of the two halves of a batch. Validations solve for
+    alpha on some training points, the same ones each time and with the same noise. At the end the
+    parameters of the best validation are restored, and `choose_ridge` chooses alpha and lam again.
 
     Args:
         model: of the dtype and on the device of the points.
@@ -151,20 +153,13 @@ def fit_dkef(
         x_valid: validation points ``(N', D)``.
         config: settings; None is the paper's.
         generator: source of randomness; None is torch's default generator.
-        folder: for checkpoints and the log; None writes nothing.
+        folder: as in `train`, like resume and progress.
         resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
 
-    Returns:
-        History of the training, ridge penalty and validation loss.
-
     Raises:
         DivergedError: if a loss is not finite.
-        TypeError: if an argument is of the wrong type.
-        ValueError: if arguments do not match, or if alpha has no solution in the working precision;
-            ``model.double()`` often helps.
-
-    Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
+        ValueError: if alpha has no solution in the working precision; try ``model.double()``.
 
     Example:
         >>> from scorematching import ScoreMatching
@@ -229,8 +224,8 @@ def choose_ridge(
         >>> torch.allclose(ScoreMatching()(model, x[40:]).mean(), torch.tensor(loss).double())
         True
     """
-    train_form = model.alpha_form(objective, x_train, generator)
-    path = RidgePath(train_form, model.alpha_form(objective, x_valid, generator))
+    train_form = model.alpha_form(x_train, objective, generator)
+    path = RidgePath(train_form, model.alpha_form(x_valid, objective, generator))
     lam = path.best()
     with torch.no_grad():
         model.alpha.copy_(path.alpha(lam))
@@ -296,7 +291,7 @@ def two_stage_loss(objective: Any) -> Callable[..., Tensor]:
 
     def loss(model: DKEF, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x_alpha, x_loss = batch.chunk(2)
-        return model.two_stage_loss(objective, x_alpha, x_loss, generator)
+        return model.two_stage_loss(x_alpha, x_loss, objective, generator)
 
     return loss
 
@@ -313,7 +308,7 @@ def _validation(
     @torch.no_grad()
     def loss(model: DKEF) -> float:
         order = torch.randperm(len(x_train), generator=generator, device=x_train.device)
-        form = model.alpha_form(objective, x_train[order[: config.alpha_points]], generator)
+        form = model.alpha_form(x_train[order[: config.alpha_points]], objective, generator)
         if model.overflows(form):
             return math.nan  # which `train` reports as divergence
         model.alpha.copy_(form.solve(model.lam))

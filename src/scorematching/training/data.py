@@ -75,7 +75,7 @@ class Batches:
         while True:
             for rows in self._open():
                 self.position += 1
-                yield self._prepare(rows)
+                yield self.prepare(self.data[rows] if isinstance(self.data, Tensor) else rows)
             if self.position == 0:
                 raise ValueError(
                     f"data must give batches in every epoch, got none in epoch {self.epoch}; pass "
@@ -108,11 +108,9 @@ class Batches:
         batches = order[:used].to(self.data.device).split(size)
         return iter([rows[self.ranks.rank :: self.ranks.count] for rows in batches])
 
-    def _prepare(self, rows: Any) -> Any:
-        """The points of a batch, given by row numbers or by itself."""
-        batch = to_device(
-            self.data[rows] if isinstance(self.data, Tensor) else rows, self.ranks.device
-        )
+    def prepare(self, batch: Any) -> Any:
+        """A batch on the device, transformed."""
+        batch = to_device(batch, self.ranks.device)
         return batch if self.transform is None else self.transform(batch, self.generator)
 
 

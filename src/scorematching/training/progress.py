@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,6 @@ class Log:
         strict = {key: value if _is_json(value) else None for key, value in line.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(strict, allow_nan=False) + "\n")
-
-    def record(self, record: Record) -> None:
-        """Append a record."""
-        self.write("record", record.step, asdict(record))
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_generator
 from scorematching._graphs import generator_or_default
 
 
@@ -95,16 +96,7 @@ def join(device: torch.device) -> Ranks:
 def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
     """The given generator, or torch's default one; its state must differ between processes."""
     generator = generator_or_default(generator, ranks.device)
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
-            "use torch.Generator(device)"
-        )
-    if generator.device.type != ranks.device.type:
-        raise ValueError(
-            f"generator must live on the device of the module, {ranks.device}, got "
-            f"{generator.device}; use torch.Generator({ranks.device.type!r})"
-        )
+    check_generator(generator, ranks, "the module")
     _check_noise_differs(ranks, generator.get_state())
     return generator
 

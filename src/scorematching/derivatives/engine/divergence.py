@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from scorematching._shapes import dimension, flatten_event
 from scorematching.derivatives.engine.jet import Jet, second_derivative
 from scorematching.derivatives.engine.pairing import Tangents
-from scorematching.derivatives.engine.tape import Push, Second, Tape
+from scorematching.derivatives.engine.tape import Axis, Inputs, Push, Second, Tape
 from scorematching.derivatives.engine.trace import Traced
 
 Chunk = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -51,9 +51,7 @@ class Survey(Tape):
         self._weight = weight
         return super().affine(x, weight, bias)
 
-    def emit(
-        self, inputs: Any, y: Tensor, push: Push, second: Second | None, axis: int | None
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Count y."""
         self.hooked = self.hooked or _saved_tensors_are_hooked()
         self.numbers += y.numel()

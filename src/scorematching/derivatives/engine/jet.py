@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from scorematching.derivatives.engine.pairing import Tangents
-from scorematching.derivatives.engine.tape import Push, Second
+from scorematching.derivatives.engine.tape import Axis, Inputs, Push, Second
 from scorematching.derivatives.engine.trace import Traced
 
 
@@ -21,14 +19,7 @@ class Jet(Tangents):
 
     curves = True
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents and the second derivative forward."""
         z = super().emit(inputs, y, push, second, axis)
         if any(x.s is not None for x in inputs):

@@ -27,6 +27,8 @@ from torch.nn import functional as F
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.engine.tape import (
+    Axis,
+    Inputs,
     Push,
     Second,
     Tape,
@@ -47,14 +49,7 @@ class Tangents(Tape):
 
     differentiates = True
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents forward."""
         if isinstance(push, Trailing) and inputs[0].single is not None:
             return Traced(y, None, self, axis, single=push(inputs[0].single))
@@ -83,7 +78,7 @@ class Tangents(Tape):
         return self.emit(inputs, y, first, second, _rows(inputs, y, active))
 
 
-def _rows(inputs: Sequence[Traced], y: Tensor, active: Sequence[int]) -> int | None:
+def _rows(inputs: Inputs, y: Tensor, active: Sequence[int]) -> Axis:
     """Batch axis 0, where an operation keeps rows; a constant in front may have its own rows."""
     same = all(x.axis == 0 and x.p.shape[:1] == y.shape[:1] for x in inputs)
     return 0 if active[0] == 0 and y.ndim > 0 and same else None
@@ -120,14 +115,7 @@ class Pairing(Tangents):
         self.first_layers.append((y, weight))
         return y
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents forward, and keep ``(y, phi''[u, u])``."""
         if second is not None:
             if axis is None:
@@ -187,7 +175,7 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
     return y
 
 
-def _nested_jvp(op: Any, inputs: Sequence[Traced]) -> tuple[Push, Second]:
+def _nested_jvp(op: Any, inputs: Inputs) -> tuple[Push, Second]:
     """``phi'[u]``, and ``mean phi''[u, u]`` by one forward mode inside another."""
     primals = tuple(x.p for x in inputs)
 

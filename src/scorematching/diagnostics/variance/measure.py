@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching._shapes import dimension
+from scorematching.diagnostics.variance.report import VarianceReport, VarianceRow, quotient, ratio
 from scorematching.fields import Field, as_field
 from scorematching.objectives import SlicedScoreMatching, SlicedScoreMatchingVR
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
-from scorematching.variance.report import VarianceReport, VarianceRow, quotient, ratio
 
 PROJECTIONS: tuple[Projection, ...] = (
     Rademacher(balanced=False),
@@ -48,19 +48,10 @@ def variance_report(
 ) -> VarianceReport:
     """Variance of a sliced objective due to its directions, and what lowering it costs.
 
-    For every distribution and M the directions are drawn ``repeats`` times at the same points;
-    the sample variances of the mean loss and of its parameter gradient are unbiased, the former
-    with a relative standard error of about ``sqrt(2 / (repeats - 1))``, the latter with less.
-
-    Variance due to data is measured by analysis of variance: x is cut at random into 32 chunks
-    (fewer if it has fewer points), each is evaluated with 4 independent draws of independent
-    directions, and the variance between the chunks' means, less the part that the variance
-    within chunks explains, is scaled to N points. That of the loss is uncertain by about a
-    quarter, that of the gradient by less.
-
-    Plain SSM and SSM-VR are shown beside the objective, with its own projection and the first M.
-    Cost: about ``repeats`` evaluations per distribution and M. Nothing is changed: no parameter's
-    ``grad``, not x, and not torch's global random state.
+    `scorematching.diagnostics.variance` says how variances are measured. Plain SSM and SSM-VR are
+    shown beside the objective, with its own projection and the first M. Cost: about ``repeats``
+    evaluations per distribution and M. Nothing is changed: no parameter's ``grad``, not x, and not
+    torch's global random state.
 
     Args:
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
@@ -74,9 +65,6 @@ def variance_report(
             nothing for any other model, a `Field` included: give those of the network it wraps.
         projections: distributions to compare, beside the objective's own; None is those of
             `PROJECTIONS` that the objective accepts.
-
-    Returns:
-        The rows, the variance due to data and the suggested M.
 
     Raises:
         TypeError: the objective draws no directions.
