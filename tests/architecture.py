@@ -53,7 +53,7 @@ STRANGERS = [("models", "objectives"), ("objectives", "models")]
 """Pairs that never meet: a model knows nothing of how it is trained, and the other way round."""
 
 MAX_FUNCTION, LONG_FUNCTION, LONG_SHARE, MAX_FILE = 60, 25, 0.1, 400
-"""Lines of a function with its docstring; nine in ten are shorter than this without it; of a file."""
+"""Lines of a function with its docstring, of nine in ten functions without it, and of a file."""
 
 LOOSE_IMPORTS = {"cli", "__main__"}
 """Where third-party packages may be imported at module level."""

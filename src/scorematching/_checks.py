@@ -4,8 +4,6 @@ Checked once, at the public door; inner code trusts. A message names the argumen
 be, what arrived and what to do about it.
 """
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any

@@ -1,7 +1,5 @@
 """Work on a GPU recorded as a CUDA graph, which launches all its operations at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

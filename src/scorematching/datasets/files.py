@@ -6,8 +6,6 @@ the file's own subfolder. Its sha256 is checked before it is read. Files are dow
 request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -49,9 +47,6 @@ def find(file: DataFile, data_dir: PathLike | None = None, download: bool = Fals
         file: the file.
         data_dir: the first folder to search.
         download: download a missing file, into the first folder that is searched.
-
-    Returns:
-        Its path.
 
     Raises:
         DataNotFoundError: the file is in none of the folders, or could not be downloaded.

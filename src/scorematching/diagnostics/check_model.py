@@ -1,7 +1,5 @@
 """Whether the derivatives of a model are right, against finite differences."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,12 +55,6 @@ def check_model(
         objective: what the model is to be trained with.
         generator: source of randomness, on the CPU; None is torch's default generator.
         show: whether to print the table.
-
-    Returns:
-        A table with a verdict for each kind of layer, and ``passed``.
-
-    Raises:
-        TypeError: if there is no module to copy.
 
     Example:
         >>> from scorematching import SlicedScoreMatchingVR, models

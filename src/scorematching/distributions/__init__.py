@@ -15,8 +15,6 @@ Every log-density here is normalised, so ``log_z`` is 0 throughout. A distributi
 its log-density, hence is itself a model: ``ScoreMatching()(Gaussian(mean, covariance), x)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scorematching.distributions.base import Distribution

@@ -1,7 +1,5 @@
 """The base class of all distributions, and checks of their arguments."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -54,7 +52,6 @@ class Distribution(ABC):
         return self._like.device
 
     def __repr__(self) -> str:
-        """Name the distribution, its dimension and its dtype."""
         return f"{type(self).__name__}(dim={self.dim}, dtype={self.dtype})"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -72,14 +69,11 @@ class Distribution(ABC):
         return self._score(x)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n independent points of exactly this distribution.
+        """Draw n independent points of exactly this distribution, ``(n, D)``.
 
         Args:
             n: number of points.
             generator: source of randomness; None is torch's default generator.
-
-        Returns:
-            Points ``(n, D)``.
         """
         check_count(n, "n", "ask for one point or more")
         check_generator(generator, self._like)
@@ -96,9 +90,6 @@ class Distribution(ABC):
         Args:
             device: where to; None leaves it.
             dtype: floating-point type; None leaves it.
-
-        Returns:
-            A new distribution.
         """
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be floating-point, got {dtype}; use torch.float64")

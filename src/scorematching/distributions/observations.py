@@ -4,8 +4,6 @@ Outputs may have axes in front of those of the points, for many latents of each:
 ``output: (*C, N, *event), x: (N, *event) -> (*C, N)``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,7 +78,6 @@ class NormalPixels:
     log_std: float = -0.602
 
     def __post_init__(self) -> None:
-        """Check the argument."""
         if not is_number(self.log_std) or not math.isfinite(self.log_std):
             raise ValueError(
                 f"log_std must be a finite number, got {self.log_std!r}; it is a logarithm, "

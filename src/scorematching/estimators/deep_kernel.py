@@ -3,8 +3,6 @@
 Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,10 +42,6 @@ class DeepKernelConfig:
         initialise: set the inducing points to training points first.
         checkpoint_every: steps between checkpoints, where there is a folder.
         executor: how steps are run, as in `train`.
-
-    Raises:
-        TypeError: if a number is of the wrong type.
-        ValueError: if a number is out of range, or a name unknown.
 
     Example:
         >>> DeepKernelConfig(validate_every=30).patience_in_validations
@@ -201,7 +195,7 @@ def choose_ridge(
 
     Both losses are quadratic in alpha, and ``alpha(lam) = -(G + lam I)^-1 b`` of the training
     points is cheap for any lam once G is diagonalised. So the penalty is found by a search over all
-    values, in double precision. Alpha and lam are stored in the model.
+    values, in double precision. Alpha and lam are stored in the model. Returns lam and the loss.
 
     Args:
         model: only its alpha and lam change.
@@ -209,9 +203,6 @@ def choose_ridge(
         x_train: training points ``(N, D)``.
         x_valid: validation points ``(N', D)``.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The penalty, and the validation loss.
 
     Example:
         >>> from scorematching import ScoreMatching
@@ -252,7 +243,6 @@ class RidgePath:
     """
 
     def __init__(self, train: QuadraticForm, valid: QuadraticForm) -> None:
-        """Diagonalise G."""
         g, self.basis = torch.linalg.eigh(train.G.double())
         self.g, self.rotated_b = g.clamp(min=0), train.b.double() @ self.basis
         self.valid_G = self.basis.mT @ valid.G.double() @ self.basis

@@ -12,8 +12,6 @@ In expectation over the data the first is the second minus the constant ``0.5 E|
 third equals the second. ``batch_size`` limits memory and does not change the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +39,6 @@ def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) 
         x: points ``(N, *event)``.
         batch_size: points evaluated at a time.
 
-    Returns:
-        Losses ``(N,)``.
-
     Example:
         The standard normal has score ``-x`` and divergence ``-D``.
 
@@ -66,9 +61,6 @@ def score_matching_loss(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) ->
         x: points ``(N, *event)`` that the model was not fitted to.
         batch_size: points evaluated at a time.
 
-    Returns:
-        Mean and standard error over the points.
-
     Example:
         >>> normal = lambda x: -0.5 * x.square().sum(-1)
         >>> print(score_matching_loss(normal, torch.tensor([[0.0, 0.0], [3.0, 1.0]])))
@@ -87,12 +79,6 @@ def fisher_divergence(
         score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
         x: points ``(N, *event)`` from the data.
         batch_size: points evaluated at a time.
-
-    Returns:
-        Mean and standard error over the points.
-
-    Raises:
-        ValueError: score returns another shape than that of its points.
 
     Reference: Song et al. (2019), Eq. (1).
 
@@ -128,12 +114,6 @@ def sliced_fisher_divergence(
         num_projections: M, directions per point.
         generator: source of randomness; None is torch's default generator.
         batch_size: points evaluated at a time.
-
-    Returns:
-        Mean and standard error over points and directions together.
-
-    Raises:
-        ValueError: score returns another shape than that of its points.
 
     Reference: Song et al. (2019), Eq. (3).
 

@@ -1,7 +1,5 @@
 """A kernel by its name, with the median distance between samples as its bandwidth."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -26,13 +24,6 @@ def kernel_for(
         kernel: "rbf" or "imq".
         bandwidth: h, a number, or one per set, ``(*B)``; None takes `median_bandwidth` of each.
         include_diagonal: passed on to `median_bandwidth`.
-
-    Returns:
-        The kernel.
-
-    Raises:
-        TypeError: if the bandwidth is not a number.
-        ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
 
     Example:
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
@@ -66,9 +57,6 @@ def median_bandwidth(
             these the (M^2 / 2)-th largest, as in the code released with the paper. For few
             samples it is smaller.
         max_points: samples compared per set; larger sets are thinned evenly.
-
-    Returns:
-        One bandwidth per set.
 
     Raises:
         ValueError: if a median is zero.

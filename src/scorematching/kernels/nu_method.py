@@ -1,7 +1,5 @@
 """Kernel exponential families by iteration: the nu-method."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -37,13 +35,6 @@ def fit_nu_method(
         nu: order up to which the method exploits smoothness of the true score.
         base_scale: as for `fit_kernel_exp_family`.
         include_diagonal: as for `fit_kernel_exp_family`.
-
-    Returns:
-        The fitted log-density.
-
-    Raises:
-        TypeError: if an argument is of the wrong type.
-        ValueError: if the samples are too few, not finite or all equal, or a number out of range.
 
     Reference: Zhou, Shi and Zhu (2020), Nonparametric score estimators, Example 3.4; Engl, Hanke
     and Neubauer (1996), Regularization of inverse problems, Section 6.3.

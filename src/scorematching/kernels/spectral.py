@@ -1,7 +1,5 @@
 """The spectral Stein gradient estimator (Shi, Sun and Zhu, 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -98,9 +96,6 @@ def fit_spectral(
         average_mass: one J for all sets, from their mean eigenvalues, as the paper's code does;
             False chooses J for each set.
         solver: eigenpairs of positive semidefinite matrices, largest first.
-
-    Returns:
-        The fitted score.
 
     Raises:
         TypeError: if an argument is of the wrong type.

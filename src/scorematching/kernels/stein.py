@@ -1,7 +1,5 @@
 """The Stein gradient estimator (Li and Turner, 2018)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -81,9 +79,6 @@ def fit_stein(
         bandwidth: a number, or one per set, ``(*B)``; None is the median distance of each set.
         eta: ridge, added to the kernel matrix.
         include_diagonal: count zero distances in the median, as the paper's code does.
-
-    Returns:
-        The fitted score.
 
     Raises:
         TypeError: if an argument is of the wrong type.

@@ -1,7 +1,5 @@
 """Deep kernel exponential families."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -254,7 +252,6 @@ class FeatureNetworks(nn.Module):
     """
 
     def __init__(self, dim: int, num: int, width: int, generator: Generator | None = None) -> None:
-        """Draw the weights."""
         super().__init__()
 
         def normal(*shape: int) -> nn.Parameter:

@@ -1,7 +1,8 @@
 """Samplers: steps of Markov chains as pure functions of a state.
 
 Every sampler is a module with three functions for C chains at once: ``draw`` returns the noise of
-one step, ``move`` is the step with given noise, and ``step`` does both.
+one step, ``move`` is the step with given noise, and ``step`` does both. The latter two return the
+next state, or positions, and diagnostics.
 
 ================  ==============================================  =================================
 module            a step                                          needs

@@ -1,7 +1,5 @@
 """What samplers share: targets, states of chains and helpers for rows of chains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,14 +41,11 @@ class State(NamedTuple):
 
 
 def target_of(log_density: LogDensity) -> Target:
-    """A log-density with its score by automatic differentiation, both detached.
+    """A `Target`: a log-density with its score by automatic differentiation, both detached.
 
     Args:
         log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
             its input only.
-
-    Returns:
-        A function ``x -> (log-density (C,), score (C, *event))``.
 
     Raises:
         ValueError: by that function, if the log-density has another shape or ignores its points.
@@ -80,9 +75,6 @@ def start(target: Target, x: Tensor) -> State:
     Args:
         target: log-density and score, see `target_of`.
         x: positions ``(C, *event)``.
-
-    Returns:
-        Positions, with log-density and score there.
 
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()

@@ -4,8 +4,6 @@ A step is ``draw``, the only random part, then ``move``, which is deterministic.
 argument; `adaptation` computes a new one from the acceptance.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -99,7 +97,7 @@ def leapfrog(
     step_size: float | Tensor,
     num_leapfrog: int,
 ) -> tuple[HMCState, Tensor]:
-    """Hamiltonian dynamics by the leapfrog rule, with unit masses.
+    """State and momentum after a path of Hamiltonian dynamics, by the leapfrog rule.
 
     L times ``p <- p + (h/2) s(x)``, ``x <- x + h p``, ``p <- p + (h/2) s(x)``. The map preserves
     volume, and is its own inverse when the momentum is negated. Cost: L scores.
@@ -110,9 +108,6 @@ def leapfrog(
         momentum: p, ``(C, *event)``.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates.
-
-    Returns:
-        State and momentum at the end of the path.
 
     Example:
         For a constant density the path is a straight line.
@@ -150,9 +145,6 @@ def move(
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates.
 
-    Returns:
-        The next state, and diagnostics.
-
     Example:
         A uniform number of one rejects every proposal.
 
@@ -186,9 +178,6 @@ def step(
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates; each costs one score.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The next state, and diagnostics.
 
     Example:
         Small steps conserve energy, so nearly all of them are accepted.

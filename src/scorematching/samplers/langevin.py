@@ -6,8 +6,6 @@ distribution that is only close to the target: for a Gaussian of precision P its
 ``P^-1 (I - h^2 P / 4)^-1``. `mala` adds the test.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -56,9 +54,6 @@ def move(
         noise: eps, from `draw`.
         step_size: h, a number or one per chain, ``(C,)``.
 
-    Returns:
-        The next positions, and diagnostics.
-
     Example:
         >>> x, _ = move(torch.tensor([[4.0]]), torch.neg, torch.tensor([[1.0]]), step_size=1.0)
         >>> x.item()  # 4 - 2 + 1
@@ -85,9 +80,6 @@ def step(
         score: s, ``(C, *event) -> (C, *event)``: a score network, `VectorField.score`...
         step_size: h, a number or one per chain, ``(C,)``.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The next positions, and diagnostics.
 
     Example:
         >>> x = torch.full((1000, 1), 5.0)

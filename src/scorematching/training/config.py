@@ -1,7 +1,5 @@
 """Settings of a training run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +31,6 @@ class TrainConfig:
         drop_last: leave out the points of an epoch that do not fill a batch.
         precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
 
-    Raises:
-        TypeError: if a number is of the wrong type.
-        ValueError: if a number is out of range, or a name unknown.
-
     Example:
         >>> TrainConfig(epochs=10, lr=3e-4, schedule="cosine", max_norm=1000.0).batch_size
         128
@@ -58,7 +52,6 @@ class TrainConfig:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         self._check_length()
         check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
         if self.max_norm is not None:

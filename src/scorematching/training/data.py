@@ -1,7 +1,5 @@
 """Batches, epoch after epoch, from where a run was interrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
@@ -36,10 +34,6 @@ class Batches:
         epoch: number of epochs completed.
         position: number of batches drawn in this one.
         start: state of the generator at its beginning.
-
-    Raises:
-        TypeError: if data is neither.
-        ValueError: if there are too few points for one batch, or batches cannot be shared.
     """
 
     def __init__(
@@ -50,7 +44,6 @@ class Batches:
         generator: torch.Generator,
         transform: Transform | None,
     ) -> None:
-        """Check the data; nothing is drawn yet."""
         self.data = on_device(data, ranks.device) if isinstance(data, Tensor) else data
         self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform

@@ -5,8 +5,6 @@ by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill
 the same digits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """A model together with its objective, as one module from a batch to losses."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -33,9 +31,6 @@ class LossModule(nn.Module):
     Attributes:
         parts: for each phase of the objective, the parameters that it trains.
 
-    Raises:
-        TypeError: if the model is neither, or the objective cannot be called.
-
     Example:
         >>> from scorematching import ScoreMatching
         >>> from scorematching.models import MLPDensity
@@ -54,7 +49,6 @@ class LossModule(nn.Module):
         touch: bool = True,
         module: nn.Module | None = None,
     ) -> None:
-        """Combine model and objective."""
         super().__init__()
         if not callable(objective):
             raise TypeError(
@@ -123,12 +117,7 @@ class _Touch(torch.autograd.Function):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module that is trained: the model itself, or the one inside a field.
-
-    Raises:
-        TypeError: if there is none.
-        ValueError: if it has no parameters to train.
-    """
+    """The module that is trained: the model itself, or the one inside a field."""
     module = model.model.call if isinstance(model, Field) else model
     if not isinstance(module, nn.Module):
         raise TypeError(

@@ -46,7 +46,6 @@ class Log:
     """
 
     def __init__(self, path: Path | None, step: int = 0) -> None:
-        """Keep the events up to the step."""
         self.path = path
         if path is None:
             return
@@ -81,7 +80,6 @@ class Display:
     """Shows nothing; the base of what shows progress."""
 
     def __enter__(self) -> Display:
-        """Start."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -104,7 +102,6 @@ class Bar(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any) -> None:
-        """Make the bar."""
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -115,12 +112,10 @@ class Bar(Display):
         self.drawn = 0.0
 
     def __enter__(self) -> Bar:
-        """Draw the bar."""
         self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the bar as it is."""
         self.bar.stop()
 
     def advance(self, step: int) -> None:
@@ -146,7 +141,6 @@ class Lines(Display):
     """
 
     def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
-        """Start without a line written."""
         self.total, self.done, self.console, self.interval = total, done, console, interval
         self.start, self.written = time.perf_counter(), -math.inf
 

@@ -5,8 +5,6 @@ module so that gradients are averaged. A single process does not use `accelerate
 global and cannot be changed once it exists.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

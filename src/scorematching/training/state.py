@@ -1,7 +1,5 @@
 """The state of a run: what callbacks see, and what a checkpoint holds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator
@@ -49,7 +47,6 @@ class LossReader:
     """
 
     def __init__(self, ranks: Ranks, log_every: int) -> None:
-        """Start with no losses."""
         at_once = ranks.device.type == "cpu" and ranks.count == 1
         self.ranks, self.every = ranks, 1 if at_once else min(log_every, READ_EVERY)
         self.step = 0
@@ -268,11 +265,7 @@ class TrainState:
 
 
 def total_steps(config: TrainConfig, per_epoch: int | None) -> int:
-    """The number of steps of a run with so many batches per epoch; None if unknown.
-
-    Raises:
-        ValueError: if it cannot be known.
-    """
+    """The number of steps of a run with so many batches per epoch; None if unknown."""
     if config.epochs is None:
         return config.steps or 0
     if per_epoch is None:

@@ -19,7 +19,6 @@ class Gradients:
     """
 
     def __init__(self, losses: Callable[[Any, int], Tensor]) -> None:
-        """Store the losses."""
         self.losses = losses
 
     def prepare(self, batch: Any) -> None:

@@ -1,7 +1,5 @@
 """The loss on held-out points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -38,7 +38,6 @@ class Survey(Tape):
     """
 
     def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty survey of a model at points x."""
         super().__init__(x.shape[0], graphs)
         self.points = x
         self.numbers = self.largest = x.numel()

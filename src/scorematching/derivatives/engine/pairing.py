@@ -95,7 +95,6 @@ class Pairing(Tangents):
     curves = True
 
     def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty tape."""
         super().__init__(x.shape[0], graphs)
         self.x = x
         self.outputs: list[Tensor] = []

@@ -63,7 +63,6 @@ class Nodes(Layerwise):
     differentiates = True
 
     def __init__(self, num_points: int, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty tape."""
         super().__init__(num_points, graphs)
         self.curved: list[tuple[Tensor, Tensor, Any]] = []
         self.products: list[tuple[Tensor, Tensor, Tensor, Push]] = []

@@ -51,13 +51,13 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """`torch.nn.functional.instance_norm`, term by term; running statistics are left alone."""
-    column = (-1,) + (1,) * (input.ndim - 2)
-    weight = None if weight is None else weight.reshape(column)
-    bias = None if bias is None else bias.reshape(column)
     if use_input_stats or running_mean is None or running_var is None:
-        return _affine(_standardise(input, tuple(range(2, input.ndim)), eps), weight, bias)
-    centred = input - running_mean.reshape(column)
-    return _affine(centred * (running_var + eps).rsqrt().reshape(column), weight, bias)
+        standard = _standardise(input, tuple(range(2, input.ndim)), eps)
+    else:
+        column = (-1,) + (1,) * (input.ndim - 2)
+        scale = (running_var + eps).rsqrt().reshape(column)
+        standard = (input - running_mean.reshape(column)) * scale
+    return _per_channel(standard, weight, bias)
 
 
 def native_layer_norm(
@@ -92,10 +92,7 @@ def group_norm(
 ) -> Tensor:
     """`torch.nn.functional.group_norm`, term by term."""
     groups = input.reshape(input.shape[0], num_groups, -1)
-    column = (-1,) + (1,) * (input.ndim - 2)
-    weight = None if weight is None else weight.reshape(column)
-    bias = None if bias is None else bias.reshape(column)
-    return _affine(_standardise(groups, (2,), eps).reshape(input.shape), weight, bias)
+    return _per_channel(_standardise(groups, (2,), eps).reshape(input.shape), weight, bias)
 
 
 def rms_norm(
@@ -269,6 +266,13 @@ def _safe_sqrt(squared: Tensor, meet: Tensor) -> Tensor:
 def _standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     centred = x - torch.mean(x, axes, keepdim=True)
     return centred * torch.rsqrt(torch.square(centred).mean(axes, keepdim=True) + eps)
+
+
+def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`_affine` with one weight and bias for each channel, the second axis of x."""
+    column = (-1,) + (1,) * (x.ndim - 2)
+    weight, bias = (None if w is None else w.reshape(column) for w in (weight, bias))
+    return _affine(x, weight, bias)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

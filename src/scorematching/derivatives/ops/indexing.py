@@ -256,32 +256,25 @@ def _chosen(call: Call, mask: Tensor, x: Any, zero: Tensor, keep: bool) -> Any:
     return selection(call.tape, x, y, lambda t: choose(lift(t, y.ndim)), broadcast_axis(y, x))
 
 
-@structural("maximum", "fmax", kink=0)
+@structural("maximum", "fmax", "minimum", "fmin", kink=0)
 def maximum(call: Call, a: Any, b: Any) -> Any:
-    """The larger of two values."""
-    return torch.where(plain(a) >= plain(b), a, b)
-
-
-@structural("minimum", "fmin", kink=0)
-def minimum(call: Call, a: Any, b: Any) -> Any:
-    """The smaller of two values."""
-    return torch.where(plain(a) <= plain(b), a, b)
+    """The larger of two values, or the smaller."""
+    first = torch.ge if "max" in call.name else torch.le
+    return torch.where(first(plain(a), plain(b)), a, b)
 
 
 @structural("max", "min", "median", "cummax", "cummin", "mode", "kthvalue", "nanmedian", kink=0)
 def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Of two tensors, or along an axis, where the tangent of the selected entry counts."""
     if call.name in ("max", "min") and args and isinstance(args[0], Tensor):
-        return (maximum if call.name == "max" else minimum)(call, x, args[0])
+        return maximum(call, x, args[0])
     if call.name in ("max", "min") and not args and not kwargs:  # over all axes
         best = torch.argmax if call.name == "max" else torch.argmin
         return x.reshape(-1)[best(x.p)]
     result = call.func(x.p, *args, **kwargs)
     if isinstance(result, Tensor):
         raise NoRule
-    place = 1 if call.name == "kthvalue" else 0
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-    indices = result[1]
+    dim, indices = _dim_argument(call, args, kwargs), result[1]
     kept = indices.ndim == x.p.ndim
     picked = torch.gather(x, dim, indices if kept else indices.unsqueeze(dim))
     return type(result)((picked if kept else torch.squeeze(picked, dim), indices))
@@ -293,9 +286,15 @@ def sort(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     result = call.func(x.p, *args, **kwargs)
     if isinstance(result, Tensor):
         raise NoRule
-    place = 1 if call.name == "topk" else 0
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-    return type(result)((torch.gather(x, dim, result[1]), result[1]))
+    picked = torch.gather(x, _dim_argument(call, args, kwargs), result[1])
+    return type(result)((picked, result[1]))
+
+
+def _dim_argument(call: Call, args: Any, kwargs: dict[str, Any]) -> int:
+    """The axis that an operation selects along; `kthvalue` and `topk` have a number before it."""
+    place = 1 if call.name in ("kthvalue", "topk") else 0
+    dim: int = kwargs.get("dim", args[place] if len(args) > place else -1)
+    return dim
 
 
 @structural("amax", "amin", kink=0)

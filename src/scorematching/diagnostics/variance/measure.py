@@ -1,7 +1,5 @@
 """Measurement of variances and times."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -65,10 +63,6 @@ def variance_report(
             nothing for any other model, a `Field` included: give those of the network it wraps.
         projections: distributions to compare, beside the objective's own; None is those of
             `PROJECTIONS` that the objective accepts.
-
-    Raises:
-        TypeError: the objective draws no directions.
-        ValueError: fewer than two points or repeats, or parameters that the loss ignores.
 
     Example:
         Along random signs a diagonal Hessian has no variance; all of it is due to data.

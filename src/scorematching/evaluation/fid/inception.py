@@ -8,8 +8,6 @@ distances from one with distances from the other.
 Both are TorchScript, which runs code from the file, so the sha256 is checked before loading.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import io
@@ -59,7 +57,6 @@ class Inception(nn.Module):
     """
 
     def __init__(self, network: Any, value_range: str) -> None:
-        """Keep the network."""
         super().__init__()
         _check_value_range(value_range)
         self.network, self.value_range = network, value_range
@@ -113,7 +110,7 @@ def inception(
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Square images by bilinear interpolation, output pixel i at input position ``i H / size``.
+    """Square images ``(N, C, size, size)`` by bilinear interpolation, pixel i from ``i H / size``.
 
     The rule of TensorFlow's ``resize_bilinear`` before half-pixel centres, without antialiasing;
     positions beyond the last pixel take its value. Other rules give other features.
@@ -121,9 +118,6 @@ def resize(images: Tensor, size: int) -> Tensor:
     Args:
         images: ``(N, C, H, W)``.
         size: of the result.
-
-    Returns:
-        Images ``(N, C, size, size)``.
 
     Example:
         >>> resize(torch.tensor([[[[0.0, 2.0]]]]), 4)[0, 0, 0].tolist()

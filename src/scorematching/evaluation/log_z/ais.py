@@ -21,8 +21,6 @@ References: Neal (2001), Annealed importance sampling; Grosse, Ghahramani and Ad
 Sandwiching the marginal likelihood with bidirectional Monte Carlo.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Log Z of an unnormalised log-density by annealed importance sampling."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -68,10 +66,6 @@ def ais_log_z(
         step_size: of the moves: a number, or ``(T - 1,)``; None adapts them.
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
-
-    Raises:
-        TypeError: the start is not a `Distribution`.
-        ValueError: an argument is out of range, or f returns another shape, NaN or plus infinity.
 
     Example:
         >>> from scorematching.distributions import Gaussian

@@ -1,7 +1,5 @@
 """Chains of annealed importance sampling: weights, moves and the adaptation of step sizes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for e
 Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,9 +87,6 @@ def decoder_log_likelihood(
         batch_size: images evaluated at a time.
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
-
-    Raises:
-        ValueError: an argument is out of range, or the decoder returns another shape or NaN.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.

@@ -42,11 +42,7 @@ class LogZEstimate:
 
     @staticmethod
     def of(log_weights: Tensor) -> LogZEstimate:
-        """The estimate from independent log-weights ``(n,)``.
-
-        Raises:
-            ValueError: a weight is NaN or plus infinity, or there are none.
-        """
+        """The estimate from independent log-weights ``(n,)``."""
         if log_weights.ndim != 1:
             raise ValueError(
                 f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
@@ -56,7 +52,6 @@ class LogZEstimate:
         return LogZEstimate(*numbers(LogSums.of(log_weights)))
 
     def __str__(self) -> str:
-        """Estimate, standard error and effective sample size."""
         estimate = Estimate(self.log_z, self.standard_error, self.count)
         return f"{estimate}, effective sample size {self.effective_sample_size:.0f}"
 
@@ -79,13 +74,6 @@ def importance_log_z(
         num: number of samples.
         batch_size: samples evaluated at a time, which limits memory.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Estimate, standard error and effective sample size.
-
-    Raises:
-        TypeError: the proposal is not a `Distribution`.
-        ValueError: f returns another shape, NaN or plus infinity.
 
     Example:
         If the proposal is right up to a constant, one sample is enough.

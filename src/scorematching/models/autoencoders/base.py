@@ -1,7 +1,5 @@
 """What the auto-encoders share: a normal prior of latents, a decoder, a distribution of pixels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -24,7 +22,6 @@ class LatentModel(nn.Module):
     """
 
     def __init__(self, decoder: nn.Module, observation: Observation, latent_dim: int) -> None:
-        """Store the parts."""
         super().__init__()
         check_count(latent_dim, "latent_dim", "8 and 32 are the paper's")
         self.decoder, self.observation, self.latent_dim = decoder, observation, latent_dim
@@ -51,15 +48,12 @@ class LatentModel(nn.Module):
     def sample(
         self, n: int, generator: torch.Generator | None = None, observe: bool = False
     ) -> Tensor:
-        """Draw latents, and decode them.
+        """Draw latents, and decode them to points ``(n, *event)``.
 
         Args:
             n: number of points.
             generator: source of randomness; None is torch's default generator.
             observe: draw pixels too; otherwise return their means, as usual in pictures.
-
-        Returns:
-            Points ``(n, *event)``.
         """
         check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
@@ -95,7 +89,6 @@ class ScoredModel(LatentModel, ABC):
         latent_dim: int,
         score_network: nn.Module | None = None,
     ) -> None:
-        """Store the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder, self.score_network = encoder, score_network
 

@@ -1,7 +1,5 @@
 """A training step recorded as a CUDA graph, and replayed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -30,7 +28,6 @@ class Captured:
     """
 
     def __init__(self, step: Step, generator: torch.Generator | None, warmup: int = 3) -> None:
-        """Check the optimiser; nothing is recorded yet."""
         self.step, self.generator, self.calls_left = step, generator, warmup
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         if any(p.is_cuda for p in step.parameters):

@@ -37,9 +37,6 @@ def preferences(
         static: whether all batches have the same shape.
         steps: length of the run.
 
-    Raises:
-        ValueError: if a name is unknown.
-
     Example:
         >>> preferences("auto", torch.device("cuda"), static=True, steps=10_000)
         ('compiled+captured', 'captured', 'eager')
@@ -72,9 +69,6 @@ def choose(
         losses: its model and objective.
         ranks: the processes that train together.
         report: called with the name of an executor that replaces another, and the reason.
-
-    Raises:
-        ValueError: if none can.
     """
     reasons = {name: _obstacle(name, step.optimizer, ranks) for name in names}
     possible = [name for name in names if not reasons[name]]
@@ -111,7 +105,6 @@ class Fallback:
         make: Callable[[str], Any],
         report: Callable[[str, str], None],
     ) -> None:
-        """Make the first."""
         self.left, self.make, self.report = list(names), make, report
         self._use_next()
 

@@ -4,8 +4,6 @@ A compiler fuses small operations, but cannot follow derivatives of derivatives.
 gradients are first flattened by `make_fx` to one list of plain operations, which inductor compiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +33,6 @@ class CompiledGradients(Gradients):
     """
 
     def __init__(self, losses: LossModule) -> None:
-        """Nothing is compiled yet."""
         super().__init__(losses)
         self.module = losses
         self.compiled: dict[Any, _Phase] = {}
