@@ -5,6 +5,7 @@ be, what arrived and what to do about it.
 """
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -155,6 +156,13 @@ def check_depends(depends: bool, what: str) -> None:
         )
 
 
+def check_choice(value: Any, name: str, choices: Iterable[str], advice: str) -> None:
+    """Require one of several names."""
+    if value not in (known := tuple(choices)):
+        names = " or ".join(f'"{choice}"' for choice in known)
+        raise ValueError(f"{name} must be {names}, got {value!r}; {advice}")
+
+
 def check_flag(value: Any, name: str, advice: str) -> None:
     """Require True or False."""
     if not isinstance(value, bool):
@@ -174,6 +182,3 @@ def check_noise(noise: Any, x: Tensor) -> None:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number, of Python's or numpy's making."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-can_read_values = can_read_values

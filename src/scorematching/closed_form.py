@@ -112,11 +112,7 @@ class QuadraticForm:
 
 
 def quadratic_form(
-    features: Features,
-    base: Features | None,
-    x: Tensor,
-    objective: Objective,
-    noise: Any = None,
+    features: Features, base: Features | None, x: Tensor, objective: Objective, noise: Any = None
 ) -> QuadraticForm:
     """The quadratic form of a linear model at points, for noise that has been drawn.
 

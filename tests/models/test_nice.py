@@ -144,7 +144,7 @@ def test_logistic_latents_are_finite_even_where_the_uniform_is_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.tensor([0.0, 0.5, 1 - 2**-24]))
-    z = PRIORS["logistic"].sample(torch.zeros(1), (3,), None)
+    z = PRIORS["logistic"].sample((3,), torch.zeros(1), None)
     assert z.isfinite().all() and z[0] < -16 and z[2] > 16 and z[1] == 0
 
 

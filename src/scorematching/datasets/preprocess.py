@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_generator, check_points, check_positive
+from scorematching._checks import check_points, check_positive
+from scorematching._random import uniform
 
 
 class Transform(ABC):
@@ -277,9 +278,7 @@ class Dequantise:
             generator: source of randomness; None is torch's default generator.
         """
         check_points(x)
-        check_generator(generator, x)
-        u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        return x + self.width * (2 * u - 1)
+        return x + self.width * (2 * uniform(x.shape, x, generator) - 1)
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:

@@ -95,9 +95,7 @@ def _mnist(name: str, sha256: str) -> Source:
 SOURCES: dict[str, Source] = {
     "redwine": Source(
         DataFile(
-            "redwine.csv",
-            "uci",
-            "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64",
+            "redwine.csv", "uci", "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64"
         ),
         partial(read_table, delimiter=","),
         _WINE,

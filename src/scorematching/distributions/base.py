@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,7 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator
+from scorematching._checks import check_count
+from scorematching._random import normal, uniform
 
 Self = TypeVar("Self", bound="Distribution")
 Array = Tensor | ArrayLike
@@ -76,7 +76,6 @@ class Distribution(ABC):
             generator: source of randomness; None is torch's default generator.
         """
         check_count(n, "n", "ask for one point or more")
-        check_generator(generator, self._like)
         return self._sample(n, generator)
 
     def to(
@@ -125,11 +124,11 @@ class Distribution(ABC):
 
     def _normal(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Standard normal noise."""
-        return torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
+        return normal(shape, self._like, generator)
 
     def _uniform(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Uniform noise in [0, 1)."""
-        return torch.rand(shape, generator=generator, dtype=self.dtype, device=self.device)
+        return uniform(shape, self._like, generator)
 
 
 def log_det(triangle: Tensor) -> Tensor:
@@ -141,11 +140,6 @@ def inverse(triangle: Tensor) -> Tensor:
     """Inverse of lower triangular matrices, ``(..., D, D) -> (..., D, D)``."""
     inverse: Tensor = torch.linalg.inv(triangle)
     return inverse.tril()
-
-
-def normal_cdf(z: float) -> float:
-    """The chance that a standard normal is below z."""
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def whitener(covariance: Tensor, name: str) -> Tensor:

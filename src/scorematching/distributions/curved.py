@@ -1,12 +1,13 @@
 """Distributions that are difficult for samplers and estimators: banana, funnel and ring."""
 
 import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
-from scorematching.distributions.base import Distribution, check_dim, normal_cdf
+from scorematching.distributions.base import Distribution, check_dim
 from scorematching.distributions.gaussian import standard_normal_log_density
 
 
@@ -155,7 +156,7 @@ class Ring(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         plane, rest = x[:, :2], x[:, 2:]
-        volume = math.pi * self._spread * normal_cdf(self.radius**2 / self._spread)
+        volume = math.pi * self._spread * NormalDist().cdf(self.radius**2 / self._spread)
         z = torch.cat([self._excess(plane), rest], -1)
         return standard_normal_log_density(z) - math.log(volume)
 

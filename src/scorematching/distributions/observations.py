@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scorematching._checks import is_number
+from scorematching._random import normal
 from scorematching._shapes import dimension
 from scorematching.distributions.gaussian import standard_normal_log_density
 
@@ -95,10 +96,7 @@ class NormalPixels:
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw pixels, of the shape of the means."""
-        eps = torch.randn(
-            output.shape, generator=generator, dtype=output.dtype, device=output.device
-        )
-        return output + math.exp(self.log_std) * eps
+        return output + math.exp(self.log_std) * normal(output.shape, output, generator)
 
 
 def _flat(values: Tensor, x: Tensor) -> Tensor:

@@ -64,11 +64,7 @@ class ScoreEstimator(BaseEstimator, ABC):
         return self
 
     def grad_log_density(self, X: ArrayLike) -> Array:
-        """The estimated score at points, ``(N, D) -> (N, D)``.
-
-        Args:
-            X: points ``(N, D)``.
-        """
+        """The estimated score, the gradient of the log-density, at points: ``(N, D) -> (N, D)``."""
         x, field = self._queries(X), self._field()
         with torch.no_grad():
             return to_array(torch.cat([field.score(batch) for batch in x.split(_BATCH_SIZE)]))
@@ -119,11 +115,7 @@ class LogDensityMixin:
     """`score_samples`, for estimators with a log-density, possibly up to a constant."""
 
     def score_samples(self: Any, X: ArrayLike) -> Array:
-        """The estimated log-density at points, ``(N, D) -> (N,)``.
-
-        Args:
-            X: points ``(N, D)``.
-        """
+        """The estimated log-density at points, ``(N, D) -> (N,)``: larger is likelier."""
         x = self._queries(X)
         with torch.no_grad():
             return to_array(torch.cat([self._log_density(b) for b in x.split(_BATCH_SIZE)]))

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_flag, check_generator, check_points
+from scorematching._checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_generator,
+    check_points,
+)
 from scorematching.closed_form import QuadraticForm
 from scorematching.evaluation import score_matching_loss
 from scorematching.models import DKEF
@@ -73,11 +79,8 @@ class DeepKernelConfig:
                 f"batch_size must be even, got {self.batch_size}; alpha is solved on one half of a "
                 "batch, the loss is that of the other"
             )
-        if self.select not in SELECTIONS:
-            raise ValueError(
-                f'select must be "objective" or "score matching", got {self.select!r}; '
-                '"objective" needs no further derivatives'
-            )
+        advice = '"objective" needs no further derivatives'
+        check_choice(self.select, "select", SELECTIONS, advice)
         self.training()
 
     @property

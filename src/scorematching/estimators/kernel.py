@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_choice, check_count
 from scorematching.estimators.base import LogDensityMixin, ScoreEstimator
 from scorematching.fields import VectorField
 from scorematching.kernels import (
@@ -165,10 +165,7 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
     device: str | None = None
 
     def _fit_kernel(self, x: Tensor) -> KernelExpFamily:
-        if self.method not in ("tikhonov", "nu"):
-            raise ValueError(
-                f'method must be "tikhonov" or "nu", got {self.method!r}; "tikhonov" suits most'
-            )
+        check_choice(self.method, "method", ("tikhonov", "nu"), '"tikhonov" suits most')
         shared: dict[str, Any] = {
             name: getattr(self, name) for name in ("kernel", "bandwidth", "base_scale")
         }

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_count
+from scorematching._checks import can_read_values, check_choice, check_count
 from scorematching.kernels.distances import squared_distances
 from scorematching.kernels.radial import IMQ, RBF, Kernel
 
@@ -29,9 +29,7 @@ def kernel_for(
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
         3.0
     """
-    if kernel not in KERNELS:
-        names = " or ".join(f'"{name}"' for name in KERNELS)
-        raise ValueError(f'kernel must be {names}, got {kernel!r}; "rbf" suits most data')
+    check_choice(kernel, "kernel", KERNELS, '"rbf" suits most data')
     if bandwidth is None:
         bandwidth = median_bandwidth(samples, include_diagonal)
     if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), samples.shape[:-2]):
@@ -76,13 +74,9 @@ def median_bandwidth(
     else:
         above = torch.triu_indices(num, num, offset=1, device=x.device)
         median = distances[..., above[0], above[1]].median(dim=-1).values.sqrt()
-    _check_median(median)
-    return median
-
-
-def _check_median(median: Tensor) -> None:
     if can_read_values(median) and not bool((median > 0).all()):
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "
             "distances are zero; drop repeated samples, or pass bandwidth="
         )
+    return median

@@ -1,6 +1,7 @@
 """What the kernel estimates of a score share: their evaluation, and the checks of their points."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
 
+@dataclass(frozen=True, eq=False)
 class KernelScore(ABC):
     """A score estimated from sets of samples with a kernel.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.radial import Kernel
 
 Eigenpairs = tuple[Tensor, Tensor]
 """Eigenvalues ``(*B, M)``, largest first, and eigenvectors as columns, ``(*B, M, M)``."""
@@ -39,8 +38,6 @@ class SpectralScore(KernelScore):
     per point.
 
     Attributes:
-        samples: ``(*B, M, D)``.
-        kernel: with one bandwidth per set.
         coefficients: C, ``(*B, M, D)``.
         values: the score at the samples, ``-sum_{j <= J} U_j U_j' G / mu_j``, ``(*B, M, D)``.
         eigenvalues: mu, largest first, ``(*B, M)``.
@@ -55,8 +52,6 @@ class SpectralScore(KernelScore):
         True
     """
 
-    samples: Tensor
-    kernel: Kernel
     coefficients: Tensor
     values: Tensor
     eigenvalues: Tensor
@@ -116,7 +111,8 @@ def fit_spectral(
     mu, U = solver(k(samples, samples))
     if num_eigen is None:
         spectra = mu.reshape(-1, mu.shape[-1]).mean(0).expand_as(mu) if average_mass else mu
-        count = _count(spectra, mass)
+        share = spectra.cumsum(-1) / spectra.sum(-1, keepdim=True)
+        count = (share < mass).sum(-1).clamp(min=1)
     else:
         count = torch.full(mu.shape[:-1], num_eigen, device=mu.device)
     kept = torch.arange(mu.shape[-1], device=mu.device) < count[..., None]
@@ -124,12 +120,6 @@ def fit_spectral(
     inverse = torch.where(kept, 1 / mu, 0.0)[..., None]
     beta = -inverse * (U.mT @ -k.grad_sum(samples, samples))
     return SpectralScore(samples, k, U @ (inverse * beta), U @ beta, mu, count)
-
-
-def _count(mu: Tensor, mass: float) -> Tensor:
-    """The number of largest eigenvalues whose sum is below a share of the total; at least one."""
-    share = mu.cumsum(-1) / mu.sum(-1, keepdim=True)
-    return (share < mass).sum(-1).clamp(min=1)
 
 
 def _check_kept(mu: Tensor, kept: Tensor) -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 from scorematching._checks import can_read_values, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.radial import Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +28,6 @@ class SteinScore(KernelScore):
     Cost: M^2 per point.
 
     Attributes:
-        samples: ``(*B, M, D)``.
-        kernel: with one bandwidth per set.
         eta: ridge.
         root: L^-1, for the Cholesky factor ``L L' = K + eta I``, ``(*B, M, M)``.
         gradient_sums: G, ``(*B, M, D)``.
@@ -44,8 +41,6 @@ class SteinScore(KernelScore):
         True
     """
 
-    samples: Tensor
-    kernel: Kernel
     eta: float
     root: Tensor
     gradient_sums: Tensor

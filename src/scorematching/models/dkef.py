@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from scorematching._checks import (
     can_read_values,
+    check_choice,
     check_count,
     check_flag,
     check_generator,
@@ -300,8 +301,5 @@ def _check_arguments(
     check_count(width, "width", "30 is a good default")
     check_positive(lam, "lam", "0.01 is a good start; it is trained")
     check_flag(as_released, "as_released", "False is the formula of the paper")
-    if distances not in ("products", "differences"):
-        raise ValueError(
-            f'distances must be "products" or "differences", got {distances!r}; '
-            '"products" is the fast one'
-        )
+    choices = ("products", "differences")
+    check_choice(distances, "distances", choices, '"products" is the fast one')

@@ -17,12 +17,7 @@ Steps do not adapt their size; `adapt` and `adapt_step_size` compute a new one f
 """
 
 from scorematching.samplers import annealed, hmc, langevin, mala
-from scorematching.samplers.adaptation import (
-    Adaptation,
-    adapt,
-    adapt_step_size,
-    begin_adaptation,
-)
+from scorematching.samplers.adaptation import Adaptation, adapt, adapt_step_size, begin_adaptation
 from scorematching.samplers.annealed import anneal, noise_levels
 from scorematching.samplers.base import State, Target, start, target_of
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from scorematching._checks import (
     check_batch,
     check_depends,
-    check_generator,
     check_log_density,
     check_positive,
     is_number,
@@ -82,17 +81,6 @@ def start(target: Target, x: Tensor) -> State:
     """
     check_batch(x)
     return State(x, *target(x))
-
-
-def normal_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise in the shape of ``x``."""
-    check_generator(generator, x)
-    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-
-
-def uniform_rows(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One uniform number for each row of ``x``, ``(C,)``."""
-    return torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=x.device)
 
 
 def per_chain(step_size: float | Tensor, x: Tensor) -> float | Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_batch, check_vector
-from scorematching.samplers.base import check_step_size, normal_like, per_chain
+from scorematching._random import normal
+from scorematching.samplers.base import check_step_size, per_chain
 from scorematching.types import Vector
 
 __all__ = ["LangevinInfo", "draw", "move", "step"]
@@ -40,7 +41,7 @@ def draw(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         >>> draw(torch.zeros(4, 2)).shape
         torch.Size([4, 2])
     """
-    return normal_like(x, generator)
+    return normal(x.shape, x, generator)
 
 
 def move(
@@ -48,11 +49,7 @@ def move(
 ) -> tuple[Tensor, LangevinInfo]:
     """One step with given noise, ``x + (h^2 / 2) s(x) + h eps``, detached.
 
-    Args:
-        x: positions, ``(C, *event)``.
-        score: s, ``(C, *event) -> (C, *event)``.
-        noise: eps, from `draw`.
-        step_size: h, a number or one per chain, ``(C,)``.
+    Arguments as for `step`, with noise eps from `draw`.
 
     Example:
         >>> x, _ = move(torch.tensor([[4.0]]), torch.neg, torch.tensor([[1.0]]), step_size=1.0)
@@ -68,10 +65,7 @@ def move(
 
 
 def step(
-    x: Tensor,
-    score: Vector,
-    step_size: float | Tensor,
-    generator: torch.Generator | None = None,
+    x: Tensor, score: Vector, step_size: float | Tensor, generator: torch.Generator | None = None
 ) -> tuple[Tensor, LangevinInfo]:
     """One unadjusted Langevin step.
 

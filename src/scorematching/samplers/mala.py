@@ -20,11 +20,7 @@ def move(
 ) -> tuple[State, HMCInfo]:
     """One step with given noise, deterministic.
 
-    Args:
-        state: from `start` or an earlier step with the same target.
-        target: log-density and score, see `target_of`.
-        noise: eps and a uniform number for each chain, from `draw`.
-        step_size: h, a number or one per chain, ``(C,)``.
+    Arguments as for `step`, with noise from `draw`: eps and a uniform number for each chain.
 
     Example:
         >>> from scorematching.samplers import start, target_of

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from scorematching._checks import check_count, check_flag, check_positive, is_number
+from scorematching._checks import check_choice, check_count, check_flag, check_positive, is_number
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")
@@ -61,8 +61,8 @@ class TrainConfig:
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
-        _check_name(self.schedule, "schedule", SCHEDULES)
-        _check_name(self.precision, "precision", PRECISIONS)
+        check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
+        check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')
         _check_decay(self.ema_decay)
 
     def _check_length(self) -> None:
@@ -75,12 +75,6 @@ class TrainConfig:
         check_count(getattr(self, name), name, "it is the length of the run")
         if self.warmup != 0:
             check_count(self.warmup, "warmup", "zero is for no warm-up")
-
-
-def _check_name(value: Any, name: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        names = " or ".join(f'"{k}"' for k in known)
-        raise ValueError(f'{name} must be {names}, got {value!r}; "{known[0]}" suits most runs')
 
 
 def _check_decay(decay: Any) -> None:

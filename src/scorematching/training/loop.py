@@ -331,10 +331,7 @@ def _check_arguments(
 
 
 def _check_parts(
-    config: TrainConfig,
-    validation: Any,
-    validation_objective: Any,
-    callbacks: Any,
+    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
 ) -> None:
     if validation_objective is not None and not isinstance(validation, Tensor):
         raise ValueError(

@@ -75,18 +75,14 @@ class LossModule(nn.Module):
             phase: number of the phase; that of the last is what is validated.
             noise: from `draw`; None lets the objective draw it.
         """
+        objective: Any = self._objectives[phase]
         with self._autocast():
-            losses = self._losses(self._objectives[phase], batch, noise)
+            if noise is None:
+                losses: Tensor = objective(self._model(), batch, generator=self.generator)
+            else:
+                losses = objective.loss(as_field(self._model()), batch, noise)
         if self.touch and losses.requires_grad:
             losses = _Touch.apply(losses, *(p for p in self.parameters() if p.requires_grad))
-        return losses
-
-    def _losses(self, objective: Any, batch: Any, noise: Any) -> Tensor:
-        losses: Tensor
-        if noise is None:
-            losses = objective(self._model(), batch, generator=self.generator)
-        else:
-            losses = objective.loss(as_field(self._model()), batch, noise)
         return losses
 
     def _autocast(self) -> AbstractContextManager[Any]:

@@ -58,7 +58,10 @@ class Log:
         if self.path is None:
             return
         line = {"event": event, "step": step, **(values or {})}
-        strict = {key: value if _is_json(value) else None for key, value in line.items()}
+        strict = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in line.items()
+        }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(strict, allow_nan=False) + "\n")
 
@@ -174,7 +177,3 @@ def describe(record: Record, rate: float) -> str:
     """
     validation = "" if record.validation is None else f"  validation {record.validation:.6g}"
     return f"loss {record.loss:.6g}{validation}  {rate:,.0f} points/s"
-
-
-def _is_json(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

@@ -95,7 +95,12 @@ def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Ge
     """The given generator, or torch's default one; its state must differ between processes."""
     generator = generator_or_default(generator, ranks.device)
     check_generator(generator, ranks, "the module")
-    _check_noise_differs(ranks, generator.get_state())
+    states = ranks.gather(generator.get_state()).flatten(1)
+    if len(states.unique(dim=0)) < ranks.count:
+        raise ValueError(
+            f"generator must differ from process to process, got equal states in {ranks.count} "
+            "processes; seed it with a number of its own in each, such as seed + rank"
+        )
     return generator
 
 
@@ -104,13 +109,3 @@ def _launched() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _check_noise_differs(ranks: Ranks, state: Tensor) -> None:
-    """Require that no two processes draw the same noise."""
-    states = ranks.gather(state).flatten(1)
-    if len(states.unique(dim=0)) < ranks.count:
-        raise ValueError(
-            f"generator must differ from process to process, got equal states in {ranks.count} "
-            "processes; seed it with a number of its own in each, such as seed + rank"
-        )

@@ -23,15 +23,11 @@ class Jet(Tangents):
         """Push the tangents and the second derivative forward."""
         z = super().emit(inputs, y, push, second, axis)
         if any(x.s is not None for x in inputs):
-            z.s = push(*[_stacked(x) for x in inputs])[0]
+            seconds = [torch.zeros_like(x.p) if x.s is None else x.s for x in inputs]
+            z.s = push(*[s[None] for s in seconds])[0]
         if second is not None:
             z.s = second() if z.s is None else z.s + second()
         return z
-
-
-def _stacked(x: Traced) -> Tensor:
-    """The second derivative of x as one tangent, zero where it has none."""
-    return torch.zeros_like(x.p)[None] if x.s is None else x.s[None]
 
 
 def second_derivative(y: Traced) -> Tensor:

@@ -98,7 +98,8 @@ class Squares(Layerwise, Pairing):
         if scales is None:
             raise Untraceable("a linear operation whose coefficients are not known")
         if scales is not ONES:
-            push = partial(_with, push, _squared(scales))
+            squares = [c * c for c in scales] if isinstance(scales, list) else scales * scales
+            return self.emit([x], y, lambda t: push(widen(t, x.p), squares), None, axis)
         return self.emit([x], y, on_full(push, x), None, axis)
 
     def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: Axis) -> Traced:
@@ -115,16 +116,6 @@ class Squares(Layerwise, Pairing):
         # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
         second = (lambda: 2 * form(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
         return self.emit([a, b], y, push, second, axis)
-
-
-def _with(push: Push, coefficients: Any, t: Tensor) -> Tensor:
-    return push(t, coefficients)
-
-
-def _squared(coefficients: Any) -> Any:
-    if isinstance(coefficients, list):
-        return [c * c for c in coefficients]
-    return coefficients * coefficients
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:

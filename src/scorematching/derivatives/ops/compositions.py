@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +17,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.trace import Call, NoRule
+from scorematching.derivatives.engine.trace import NoRule
 from scorematching.derivatives.ops.registry import find, structural
-
-
-def _as_rule(composition: Callable[..., Any], call: Call, *args: Any, **kwargs: Any) -> Any:
-    """The rule of an operation that is written out in simpler ones."""
-    return composition(*args, **kwargs)
 
 
 def layer_norm(
@@ -120,7 +114,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
         raise NoRule
     squared = torch.square(x1.unsqueeze(-2) - x2.unsqueeze(-3)).sum(-1)
     meet = squared == 0
-    return torch.where(meet, torch.zeros_like(meet, dtype=x1.dtype), _safe_sqrt(squared, meet))
+    zeros, ones = (make(meet, dtype=x1.dtype) for make in (torch.zeros_like, torch.ones_like))
+    return torch.where(meet, zeros, torch.sqrt(torch.where(meet, ones, squared)))
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
@@ -222,7 +217,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
 """Compositions by the name of torch's own operation."""
 
 for _name, _composition in COMPOSITIONS:
-    structural(_name, kind="composed")(partial(_as_rule, _composition))
+    structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
 
 
 class _Composed(TorchFunctionMode):
@@ -257,10 +252,6 @@ def _at_least(length: Tensor, eps: float) -> Tensor:
     """Lengths, with those below eps replaced by eps to avoid division by zero."""
     floor = torch.full((), eps, dtype=length.dtype, device=length.device)
     return torch.where(length > eps, length, floor)
-
-
-def _safe_sqrt(squared: Tensor, meet: Tensor) -> Tensor:
-    return torch.sqrt(torch.where(meet, torch.ones_like(meet, dtype=squared.dtype), squared))
 
 
 def _standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:

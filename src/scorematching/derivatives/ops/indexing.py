@@ -75,18 +75,15 @@ class TracedFactories(TorchFunctionMode):
 @structural("__getitem__")
 def getitem(call: Call, x: Any, index: Any) -> Any:
     """``x[index]``, where the index does not depend on the points."""
-    items = index if isinstance(index, tuple) else (index,)
+    items = [plain(i) for i in (index if isinstance(index, tuple) else (index,))]
+    return _pick(call, x, [torch.as_tensor(i) if hasattr(i, "__len__") else i for i in items])
+
+
+def _pick(call: Call, x: Any, indices: Sequence[Any]) -> Any:
+    """``x[indices]``: by one slice of all tangents, or by vmap where torch moves axes around."""
     if not isinstance(x, Traced):
         raise Untraceable("an index that depends on the points")
-    items = tuple(plain(i) for i in items)
-    items = tuple(
-        i if isinstance(i, Tensor) or not hasattr(i, "__len__") else torch.as_tensor(i)
-        for i in items
-    )
-    return _pick(call, x, items)
-
-
-def _pick(call: Call, x: Traced, items: tuple[Any, ...]) -> Any:
+    items = tuple(indices)
     y = x.p[items]
     if sum(isinstance(i, Tensor) for i in items) > 1 or any(i is True or i is False for i in items):
         push = torch.func.vmap(itemgetter(items))
@@ -140,10 +137,7 @@ def _leaves(item: Any) -> int:
 @structural("index", "_unsafe_index")
 def index(call: Call, x: Any, indices: Sequence[Any]) -> Any:
     """ATen's ``x[indices]``, with None for whole axes."""
-    if not isinstance(x, Traced):
-        raise Untraceable("an index that depends on the points")
-    items = tuple(slice(None) if i is None else plain(i) for i in indices)
-    return _pick(call, x, items)
+    return _pick(call, x, [slice(None) if i is None else plain(i) for i in indices])
 
 
 @structural("index_put", "_unsafe_index_put")
@@ -159,9 +153,9 @@ def index_put(
 @structural("__setitem__", writes=True)
 def write(call: Call, x: Any, index: Any, value: Any) -> Any:
     """A copy of x with ``x[index] = value``; the caller lets x become it."""
-    if _depends(index):
-        raise NoRule
     items = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(i, Traced) for i in items):
+        raise NoRule
     items = tuple(plain(i) for i in items)
     y = _written(plain(x), items, plain(value))
 
@@ -188,12 +182,6 @@ def _written(base: Tensor, items: tuple[Any, ...], value: Any) -> Tensor:
     y = base.clone()
     y[items] = value
     return y
-
-
-def _depends(index: Any) -> bool:
-    return isinstance(index, Traced) or (
-        isinstance(index, tuple) and any(isinstance(i, Traced) for i in index)
-    )
 
 
 @structural("copy")
@@ -321,20 +309,14 @@ def max_pool(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     return picked.reshape(values.shape), indices
 
 
-def _places(call: Call, places: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
-    """Which of the arguments that a result is linear in are traced."""
-    if any(isinstance(a, Traced) for i, a in enumerate(args) if i not in places):
-        raise NoRule
-    return [i for i in places if isinstance(args[i], Traced)]
-
-
 def _jointly_linear(places: tuple[int, ...]) -> Any:
     """The rule of an operation that is linear in several arguments together."""
 
     def rule(call: Call, *args: Any, **kwargs: Any) -> Any:
-        if len(args) <= places[-1]:
+        others = (a for i, a in enumerate(args) if i not in places)
+        if len(args) <= places[-1] or any(isinstance(a, Traced) for a in others):
             raise NoRule
-        active = _places(call, places, args)
+        active = [i for i in places if isinstance(args[i], Traced)]
         func = getattr(Tensor, call.name) if call.operation.writes else call.func
         y = func(*plain(args), **kwargs)
 

@@ -59,7 +59,7 @@ class FeatureMoments:
         With ``d`` the difference of the means, the scatter of all rows is the sum of both and of
         ``d d' n m / (n + m)``. No large sums of squares are subtracted.
         """
-        _check_same_dim(self, other)
+        _check_dims(len(self.mean), len(other.mean))
         n, m = self.count, other.count
         d = other.mean - self.mean
         scatter = self.scatter + other.scatter + torch.outer(d, d) * (n * m / (n + m))
@@ -134,7 +134,7 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
         2.0
     """
     a, b = (m if isinstance(m, FeatureMoments) else FeatureMoments.of(m) for m in (a, b))
-    _check_same_dim(a, b)
+    _check_dims(len(a.mean), len(b.mean))
     roots = [_square_root(m.covariance) for m in (a, b)]
     overlap = torch.linalg.svdvals(roots[0] @ roots[1]).sum()
     spread = a.covariance.trace() + b.covariance.trace() - 2 * overlap
@@ -169,7 +169,8 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
     """
     for features, name in ((a, "a"), (b, "b")):
         _check_features(features, name)
-        _check_two(features, name)
+        if len(features) < 2:
+            raise ValueError(f"{name} must hold at least two rows, got {len(features)}; take more")
     check_count(block_size, "block_size", "1000 rows are usual")
     _check_dims(a.shape[1], b.shape[1])
     n = max(2, min(block_size, len(a), len(b)))
@@ -206,11 +207,6 @@ def _check_features(features: Any, name: str) -> None:
         )
 
 
-def _check_two(features: Tensor, name: str) -> None:
-    if len(features) < 2:
-        raise ValueError(f"{name} must hold at least two rows, got {len(features)}; take more")
-
-
 def _check_rows(features: Any, batch: Tensor) -> None:
     rows = len(features) if isinstance(features, Tensor) and features.ndim else None
     if rows != len(batch):
@@ -219,10 +215,6 @@ def _check_rows(features: Any, batch: Tensor) -> None:
             f"network must return one row of features per image, shape ({len(batch)}, D), got "
             f"{got}; keep its batch axis"
         )
-
-
-def _check_same_dim(a: FeatureMoments, b: FeatureMoments) -> None:
-    _check_dims(len(a.mean), len(b.mean))
 
 
 def _check_dims(a: int, b: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch
+from scorematching._checks import check_batch, check_choice
 from scorematching.datasets.files import DataFile, PathLike, find
 from scorematching.errors import DataNotFoundError
 
@@ -58,7 +58,7 @@ class Inception(nn.Module):
 
     def __init__(self, network: Any, value_range: str) -> None:
         super().__init__()
-        _check_value_range(value_range)
+        check_choice(value_range, "value_range", RANGES, "it is that of the values of the images")
         self.network, self.value_range = network, value_range
 
     def forward(self, images: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def inception(
         >>> network(torch.zeros(1, 3, 64, 64)).shape  # doctest: +SKIP
         torch.Size([1, 2048])
     """
-    _check_value_range(value_range)
+    check_choice(value_range, "value_range", RANGES, "it is that of the values of the images")
     data = _search(data_dir) if path is None else Path(path).read_bytes()
     return Inception(_network(data, path), value_range).eval()
 
@@ -199,14 +199,6 @@ def _unpack(data: bytes) -> nn.Module:
     for name, shape, weight, scale in parts:
         state[str(name)].copy_(weight.reshape(*shape.tolist()) * scale[:, None, None, None])
     return network
-
-
-def _check_value_range(value_range: Any) -> None:
-    if value_range not in RANGES:
-        raise ValueError(
-            f"value_range must be one of {', '.join(map(repr, RANGES))}, got {value_range!r}; "
-            "it is the range of the values of the images"
-        )
 
 
 def _check_range(images: Tensor, low: float, high: float) -> None:

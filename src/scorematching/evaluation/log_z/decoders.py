@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator, check_points
+from scorematching._checks import check_count, check_points
+from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import BernoulliPixels, Observation
 from scorematching.evaluation.estimate import Estimate
@@ -98,7 +99,6 @@ def decoder_log_likelihood(
         True
     """
     check_points(x)
-    check_generator(generator, x)
     _check_counts(latent_dim, num_chains, num_pilots)
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
     prior, found = standard_normal_log_density, []
@@ -153,7 +153,6 @@ def decoder_bracket(
         True
     """
     check_count(num, "num", "a hundred images are enough")
-    check_generator(generator, like)
     _check_counts(latent_dim, num_chains, num_pilots)
     (exact,) = _states(num, latent_dim, (1,), like, generator)
     with torch.no_grad():
@@ -193,8 +192,7 @@ def _states(
     num: int, dim: int, counts: Sequence[int], like: Tensor, generator: torch.Generator | None
 ) -> list[Tensor]:
     """Latents drawn from the prior, for each count as many for each of ``num`` images."""
-    kind: Any = {"generator": generator, "dtype": like.dtype, "device": like.device}
-    return [torch.randn(count * num, dim, **kind) for count in counts]
+    return [normal((count * num, dim), like, generator) for count in counts]
 
 
 def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:

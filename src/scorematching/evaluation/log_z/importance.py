@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,14 +86,9 @@ def importance_log_z(
     check_distribution(proposal, "proposal")
     check_count(num, "num", "the paper takes 1000000")
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
-    sums: LogSums | None = None
-    for n in _batch_sizes(num, batch_size):
-        log_weights = _log_weights(log_density, proposal, proposal.sample(n, generator))
-        check_log_weights(log_weights)
-        batch = LogSums.of(log_weights)
-        sums = batch if sums is None else sums.merge(batch)
-    assert sums is not None
-    return LogZEstimate(*numbers(sums))
+    sizes = [min(batch_size, num - done) for done in range(0, num, batch_size)]
+    batches = (_log_sums(log_density, proposal, proposal.sample(n, generator)) for n in sizes)
+    return LogZEstimate(*numbers(functools.reduce(LogSums.merge, batches)))
 
 
 def numbers(sums: LogSums) -> tuple[float, float, float, int]:
@@ -133,12 +128,8 @@ def check_effective(
 
 
 @torch.no_grad()
-def _log_weights(log_density: LogDensity, proposal: Distribution, x: Tensor) -> Tensor:
-    """``f(x) - log q(x)`` in double precision, ``(N,)``."""
-    return log_densities(log_density, x) - proposal(x).double() + proposal.log_z
-
-
-def _batch_sizes(num: int, batch_size: int) -> Iterator[int]:
-    yield from [batch_size] * (num // batch_size)
-    if num % batch_size:
-        yield num % batch_size
+def _log_sums(log_density: LogDensity, proposal: Distribution, x: Tensor) -> LogSums:
+    """The sums over the weights ``f(x) - log q(x)``, in double precision."""
+    log_weights = log_densities(log_density, x) - proposal(x).double() + proposal.log_z
+    check_log_weights(log_weights)
+    return LogSums.of(log_weights)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch, check_count, check_generator
+from scorematching._checks import check_batch, check_count
+from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import Observation
 from scorematching.fields import VectorField
@@ -57,17 +58,10 @@ class LatentModel(nn.Module):
         """
         check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
-        z = self.noise((n, self.latent_dim), like, generator)
+        z = normal((n, self.latent_dim), like, generator)
         if not observe:
             return self.decode(z)
         return self.observation.sample(self.decoder(z), generator)
-
-    def noise(
-        self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
-    ) -> Tensor:
-        """Normal noise in the dtype and on the device of ``like``."""
-        check_generator(generator, like)
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 class ScoredModel(LatentModel, ABC):

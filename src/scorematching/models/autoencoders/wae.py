@@ -63,10 +63,7 @@ class WAE(ScoredModel):
         return s
 
     def loss(
-        self,
-        x: Tensor,
-        score: Estimator | None = None,
-        generator: torch.Generator | None = None,
+        self, x: Tensor, score: Estimator | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """The loss of encoder and decoder: ``|x - decode(z)|^2 + lam (log q(z) - log p(z))``, (N,).
 

@@ -46,18 +46,14 @@ class Captured:
             return on_side_stream(lambda: self.step(x), x.device)
         key = (x.shape, x.dtype, *self._number_rates())
         if key not in self.recorded:
-            self.recorded[key] = self._record(x)
+            static_x, words = x.clone(), ("this step", "train eagerly")
+            work = lambda: self.step(static_x)  # noqa: E731
+            graph, loss = record(work, x.device, self.generator, *words)
+            self.recorded[key] = graph, static_x, loss
         graph, static_x, loss = self.recorded[key]
         static_x.copy_(x)
         graph.replay()
         return loss.clone()
-
-    def _record(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        static_x = x.clone()
-        graph, loss = record(
-            lambda: self.step(static_x), x.device, self.generator, "this step", "train eagerly"
-        )
-        return graph, static_x, loss
 
     def _number_rates(self) -> tuple[Any, ...]:
         """Learning rates that a graph holds as constants; it reads tensors at each replay."""

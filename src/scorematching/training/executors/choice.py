@@ -100,10 +100,7 @@ class Fallback:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        make: Callable[[str], Any],
-        report: Callable[[str, str], None],
+        self, names: Sequence[str], make: Callable[[str], Any], report: Callable[[str, str], None]
     ) -> None:
         self.left, self.make, self.report = list(names), make, report
         self._use_next()
