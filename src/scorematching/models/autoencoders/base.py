@@ -1,6 +1,7 @@
 """What the auto-encoders share: a normal prior of latents, a decoder, a distribution of pixels."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,10 +59,16 @@ class LatentModel(nn.Module):
         """
         check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
-        z = normal((n, self.latent_dim), like, generator)
+        z = self.noise((n, self.latent_dim), like, generator)
         if not observe:
             return self.decode(z)
         return self.observation.sample(self.decoder(z), generator)
+
+    def noise(
+        self, shape: Sequence[int], like: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """Normal noise in the dtype and on the device of ``like``."""
+        return normal(shape, like, generator)
 
 
 class ScoredModel(LatentModel, ABC):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_batch, check_count
-from scorematching._random import normal
 from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
 from scorematching.models.autoencoders.base import LatentModel, ScoredModel
@@ -60,7 +59,7 @@ class VAE(LatentModel):
         return kl - self.log_likelihood(z, x)
 
     def _draw(self, mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
-        return mean + log_std.exp() * normal(mean.shape, mean, generator)
+        return mean + log_std.exp() * self.noise(mean.shape, mean, generator)
 
 
 class ImplicitVAE(ScoredModel):
@@ -116,7 +115,7 @@ class ImplicitVAE(ScoredModel):
             num: M, samples per point; the result is then ``(N, M, Dz)``.
         """
         many = () if num is None else (num,)
-        z: Tensor = self.encoder(normal((len(x), *many, self.noise_dim), x, generator), x)
+        z: Tensor = self.encoder(self.noise((len(x), *many, self.noise_dim), x, generator), x)
         return z
 
     def score(self, z: Tensor, x: Tensor) -> Tensor:
