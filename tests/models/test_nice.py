@@ -244,7 +244,7 @@ def seeded(seed: int) -> torch.Generator:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"dim must be at least 2, got 1; .*two halves"):
         NICE(1)
-    with pytest.raises(ValueError, match="prior must be .normal. or .logistic., got 'cauchy'"):
+    with pytest.raises(ValueError, match=r"prior must be .normal. or .logistic., got 'cauchy'"):
         NICE(2, (3,), prior="cauchy")
     with pytest.raises(ValueError, match="num_couplings must be at least 1, got 0"):
         NICE(2, (3,), num_couplings=0)

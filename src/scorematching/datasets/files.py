@@ -43,10 +43,7 @@ class DataFile:
 def find(file: DataFile, data_dir: PathLike | None = None, download: bool = False) -> Path:
     """The path of a file with the right checksum.
 
-    Args:
-        file: the file.
-        data_dir: the first folder to search.
-        download: download a missing file, into the first folder that is searched.
+    With ``download=True`` a missing file is downloaded into the first folder that is searched.
 
     Raises:
         DataNotFoundError: the file is in none of the folders, or could not be downloaded.

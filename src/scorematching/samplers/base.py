@@ -69,11 +69,7 @@ def target_of(log_density: LogDensity) -> Target:
 
 
 def start(target: Target, x: Tensor) -> State:
-    """The initial state of chains at given points.
-
-    Args:
-        target: log-density and score, see `target_of`.
-        x: positions ``(C, *event)``.
+    """The initial state of chains at given points ``x: (C, *event)``.
 
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()

@@ -23,12 +23,7 @@ class Batches:
     again in every epoch. A tensor is moved to the device, if it takes at most a quarter of the
     free memory there.
 
-    Args:
-        data: the tensor, or an iterable of batches.
-        config: has the size of batches.
-        ranks: the processes that share them.
-        generator: for shuffling, and for ``transform``.
-        transform: applied to every batch, ``(batch, generator) -> batch``.
+    The generator is for shuffling and for ``transform``, which is applied to every batch.
 
     Attributes:
         epoch: number of epochs completed.

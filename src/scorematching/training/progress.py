@@ -96,13 +96,7 @@ class Display:
 
 
 class Bar(Display):
-    """A bar with loss, throughput and time left, on a terminal.
-
-    Args:
-        total: steps of the run.
-        done: steps already taken.
-        console: a rich console.
-    """
+    """A bar with loss, throughput and time left, on a terminal."""
 
     def __init__(self, total: int, done: int, console: Any) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -136,11 +130,7 @@ class Bar(Display):
 class Lines(Display):
     """Plain lines, where there is no terminal.
 
-    Args:
-        total: steps of the run.
-        done: steps already taken.
-        console: a rich console.
-        interval: seconds between lines, at least; the first and the last are always written.
+    Lines are at least ``interval`` seconds apart; the first and the last are always written.
     """
 
     def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
@@ -159,7 +149,7 @@ class Lines(Display):
 
 
 def display(enabled: bool, total: int, done: int = 0, console: Any = None) -> Display:
-    """A bar on a terminal, lines elsewhere (both on stderr), or nothing."""
+    """A bar on a terminal, lines elsewhere (both on stderr), or nothing, after ``done`` steps."""
     if not enabled:
         return Display()
     from rich.console import Console

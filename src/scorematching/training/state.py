@@ -36,10 +36,6 @@ class LossReader:
     Reading waits for the device, or for the other processes. On a CPU and in a single process,
     losses are read at once.
 
-    Args:
-        ranks: the processes that train together.
-        log_every: steps between records.
-
     Attributes:
         step: number of steps.
         recent: losses since the last record.
@@ -126,11 +122,6 @@ class EarlyStopping:
 
 class TrainState:
     """The state of a run.
-
-    Args:
-        module: what is trained.
-        step: the training step.
-        batches: the data, with the settings.
 
     Attributes:
         module: what is trained.

@@ -12,11 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class Gradients:
-    """The gradients of a mean loss, by autograd.
-
-    Args:
-        losses: ``(batch, phase) -> (N,)``, a `LossModule` for example.
-    """
+    """The gradients of the mean of losses ``(batch, phase) -> (N,)``, by autograd."""
 
     def __init__(self, losses: Callable[[Any, int], Tensor]) -> None:
         self.losses = losses

@@ -15,10 +15,7 @@ class Captured:
     A batch of another shape or dtype is recorded anew, and so is a learning rate that is a number.
     On a CPU every call runs the step as it is.
 
-    Args:
-        step: the step.
-        generator: source of its randomness; None is torch's default generator.
-        warmup: how many calls run the step as it is before it is recorded.
+    The first ``warmup`` calls run it as it is.
 
     Attributes:
         recorded: by shape, dtype and learning rates: the graph, its batch and its loss.

@@ -27,9 +27,6 @@ class CompiledGradients(Gradients):
     An `Objective` draws its noise outside of that function, from the same generator and in the
     same order as in eager steps. Compilation takes tens of seconds. Each function is compared with
     the eager one once, at other weights and points than those it was traced with.
-
-    Args:
-        losses: model and objective.
     """
 
     def __init__(self, losses: LossModule) -> None:
@@ -67,11 +64,7 @@ def _dense(noise: Tensor | None) -> Tensor | None:
 class _Phase:
     """The compiled gradients of one phase, as a function of weights, points and noise.
 
-    Args:
-        losses: model and objective.
-        phase: number of the phase.
-        batch: an example of a batch.
-        noise: its noise.
+    They are compiled for batches and noise like those given.
     """
 
     def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:
