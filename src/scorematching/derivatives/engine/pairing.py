@@ -79,7 +79,10 @@ class Tangents(Tape):
 
 
 def _rows(inputs: Inputs, y: Tensor, active: Sequence[int]) -> Axis:
-    """Batch axis 0, where an operation keeps rows; a constant in front may have its own rows."""
+    """Batch axis 0, if all inputs and the result have as many rows.
+
+    None if the first argument is a constant, since the rows of the result may then be its own.
+    """
     same = all(x.axis == 0 and x.p.shape[:1] == y.shape[:1] for x in inputs)
     return 0 if active[0] == 0 and y.ndim > 0 and same else None
 
@@ -145,7 +148,10 @@ class Pairing(Tangents):
         return s, reduce(torch.add, parts) if parts else self.x.new_zeros(self.num_points)
 
     def _per_point(self, paired: Tensor, axis: int) -> Tensor:
-        """Sums over everything but the points, ``(N,)``."""
+        """Sums over all axes but that of the points, ``(N,)``.
+
+        An axis with c N rows holds c rows for each point, one after the other.
+        """
         if paired.ndim == 1:
             return paired.reshape(self.num_points, -1).sum(1)
         if axis == 0 and paired.ndim == 2 and paired.shape[0] == self.num_points:
@@ -165,7 +171,7 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
         Untraceable: if it does something the engine cannot follow.
     """
     points = Traced(x, tangents, tape, 0)
-    points.viewed = True  # the caller has them too
+    points.viewed = True  # the caller holds them too, so they must not change in place
     y = f(points)
     if not isinstance(y, Traced):
         # Whatever bypasses tracing raises an error, so a plain tensor does not depend on x.

@@ -157,7 +157,7 @@ def _product_noise(a: Tensor, b: Tensor, push: Push, adjoint: Tensor, signs: Sig
     ``n_a = (v + iw) / sqrt 2`` and ``n_b = L' (v - iw) / sqrt 2`` for independent signs v and w.
     """
     v, w = signs(a) * 0.5**0.5, signs(a) * 0.5**0.5
-    origin = torch.zeros_like(b).requires_grad_()  # L does not depend on b: any value will do
+    origin = torch.zeros_like(b).requires_grad_()  # L does not depend on b
     real, imaginary = (
         torch.autograd.grad(push(n, origin), origin, adjoint, create_graph=True)[0] for n in (v, w)
     )

@@ -1,4 +1,4 @@
-"""Tapes: what becomes of each operation of a traced model.
+"""Tapes: what is done with each operation of a traced model.
 
 Every use of a trace is a `Tape`. Rules describe an operation by its value, its action on tangents
 and its own second derivative; all of them end in `Tape.emit`, which most uses override alone.
@@ -57,7 +57,7 @@ class Tape:
     """
 
     differentiates = False
-    """Whether derivatives of elementwise functions are needed at all."""
+    """Whether first derivatives of elementwise functions are needed."""
 
     curves = False
     """Whether second derivatives are needed as well."""
@@ -186,7 +186,7 @@ class Tape:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Torch's forward mode and vmap warn of their own decompositions, scripted or slow."""
+    """A region without the warnings that torch's forward mode and vmap give about themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", UserWarning)
@@ -210,7 +210,7 @@ def on_full(push: Push, x: Traced) -> Push:
 
 
 def lift(t: Tensor, ndim: int) -> Tensor:
-    """Tangents of a value that is about to be broadcast to ``ndim`` axes."""
+    """Tangents with new axes after the first, to broadcast like a value with ``ndim`` axes."""
     missing = ndim + 1 - t.ndim
     return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
 

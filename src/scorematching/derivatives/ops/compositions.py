@@ -1,4 +1,4 @@
-"""Operations that torch cannot differentiate twice and again, written out in ones that it can.
+"""Operations that torch cannot differentiate three times, written out in operations that it can.
 
 Torch's own double backward through `layer_norm` and `instance_norm` gives a wrong third
 derivative, hence a wrong parameter gradient of any loss with a Hessian in it, with no error
@@ -243,7 +243,7 @@ _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """A region in which models evaluate to graphs that can be differentiated again and again."""
+    """A region in which outputs of models have graphs that can be differentiated three times."""
     with sdpa_kernel(SDPBackend.MATH), _Composed():
         yield
 
@@ -255,6 +255,7 @@ def _at_least(length: Tensor, eps: float) -> Tensor:
 
 
 def _standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """Mean zero and variance one over the axes, up to eps."""
     centred = x - torch.mean(x, axes, keepdim=True)
     return centred * torch.rsqrt(torch.square(centred).mean(axes, keepdim=True) + eps)
 
@@ -267,5 +268,6 @@ def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """``x * weight + bias``, either of which may be missing."""
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias

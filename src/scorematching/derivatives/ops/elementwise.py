@@ -294,7 +294,7 @@ def leaky_relu(z: Tensor, y: Tensor, negative_slope: float = 0.01, inplace: bool
 def hardtanh(
     z: Tensor, y: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Any:
-    """Z within two bounds."""
+    """``z`` clipped to an interval."""
     return _mask((z > min_val) & (z < max_val), z)
 
 
@@ -318,21 +318,21 @@ def _tail(z: Tensor, tail: Tensor, slope: float, second: Tensor) -> Any:
 
 @elementwise("elu", kink=1, inplace=2)
 def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Z, or an exponential tail."""
+    """``z``, or ``alpha (exp(z) - 1)`` where z is negative."""
     tail = alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, 1.0, tail)
 
 
 @elementwise("celu", kink=1, inplace=2)
 def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Z, or an exponential tail with slope one at zero."""
+    """``z``, or ``alpha (exp(z / alpha) - 1)`` where z is negative."""
     tail = torch.exp(z.clamp(max=0.0) / alpha)
     return _tail(z, tail, 1.0, tail / alpha)
 
 
 @elementwise("selu", kink=0, inplace=1)
 def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """A scaled z, or an exponential tail."""
+    """``scale z``, or ``scale alpha (exp(z) - 1)`` where z is negative."""
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
     tail = scale * alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, scale, tail)
@@ -347,5 +347,5 @@ def softsign(z: Tensor, y: Tensor) -> Any:
 
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)
 def threshold(z: Tensor, y: Tensor, threshold: float, value: float, inplace: bool = False) -> Any:
-    """Z, or a value below a threshold."""
+    """``z``, or a value where z is below a threshold."""
     return _mask(z > threshold, z)

@@ -121,14 +121,14 @@ def _axis_after_index(x: Traced, items: tuple[Any, ...]) -> int | None:
 
 
 def _consumes(item: Any) -> int:
-    """How many axes an index reads."""
+    """How many axes of the tensor an index applies to."""
     if item is None or item is Ellipsis:
         return 0
     return item.ndim if isinstance(item, Tensor) and item.dtype == torch.bool else 1
 
 
 def _leaves(item: Any) -> int:
-    """How many axes an index leaves."""
+    """How many axes of the result belong to an index."""
     if isinstance(item, Tensor):
         return 1 if item.dtype == torch.bool else item.ndim
     return int(isinstance(item, slice))
@@ -152,7 +152,7 @@ def index_put(
 
 @structural("__setitem__", writes=True)
 def write(call: Call, x: Any, index: Any, value: Any) -> Any:
-    """A copy of x with ``x[index] = value``; the caller lets x become it."""
+    """A copy of x with ``x[index] = value``, which replaces the value of x (see `dispatch`)."""
     items = index if isinstance(index, tuple) else (index,)
     if any(isinstance(i, Traced) for i in items):
         raise NoRule
@@ -179,6 +179,7 @@ def write(call: Call, x: Any, index: Any, value: Any) -> Any:
 
 
 def _written(base: Tensor, items: tuple[Any, ...], value: Any) -> Tensor:
+    """A copy of the base with ``base[items] = value``."""
     y = base.clone()
     y[items] = value
     return y
@@ -253,7 +254,7 @@ def maximum(call: Call, a: Any, b: Any) -> Any:
 
 @structural("max", "min", "median", "cummax", "cummin", "mode", "kthvalue", "nanmedian", kink=0)
 def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of two tensors, or along an axis, where the tangent of the selected entry counts."""
+    """A maximum or the like, of two tensors or along an axis, with the tangent of that entry."""
     if call.name in ("max", "min") and args and isinstance(args[0], Tensor):
         return maximum(call, x, args[0])
     if call.name in ("max", "min") and not args and not kwargs:  # over all axes
@@ -300,7 +301,7 @@ def amax(call: Call, x: Traced, dim: Any = (), keepdim: bool = False) -> Any:
     "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d", kink=0,
 )  # fmt: skip
 def max_pool(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
-    """The largest entry of each window, whose tangent counts."""
+    """The largest entry of each window, with its tangent."""
     if not isinstance(call.func, torch._ops.OpOverload):
         raise NoRule
     values, indices = call.func(x.p, *args, **kwargs)

@@ -89,6 +89,12 @@ def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) ->
 
 
 def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None, rare: bool = False) -> Push:
+    """A function, or one of its several results, vectorised over tangents.
+
+    For ``rare`` operations vmap may warn of a slow path, and warnings are switched off. That takes
+    time, so other operations do without.
+    """
+
     def one(t: Tensor) -> Any:
         result = func(t, *args, **kwargs)
         return result if part is None else result[part]

@@ -188,19 +188,8 @@ def bidirectional(
     Reverse chains have the step sizes of the forward ones. For the posterior of simulated data, the
     latents that the data were simulated from are exact samples.
 
-    Args:
-        start: as for `ais`, like all arguments but ``exact``.
-        end: log-density, ``(N, *event) -> (N,)``.
-        x: exact samples of the start, ``(C G, *event)``.
-        exact: exact samples of the end, in the same order, ``(C' G, *event)``. Chains of a group
-            may share one; the bound still holds, with a larger variance.
-        pilots: further samples of the start, ``(P G, *event)``.
-        num_steps: T, steps from start to end.
-        schedule: of the temperatures.
-        num_leapfrog: leapfrog steps per move.
-        num_groups: G, groups of chains.
-        generator: source of randomness; None is torch's default generator.
-        capture: whether to record a CUDA graph, on a GPU.
+    ``exact`` are exact samples of the end, in the order of x, ``(C' G, *event)``. Chains of a group
+    may share one; the bound still holds, with a larger variance. Other arguments as for `ais`.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)

@@ -60,11 +60,11 @@ def ais_log_z(
         log_density: f, callable, ``(N, D) -> (N,)``, differentiable.
         start: q, in the dtype and on the device of f.
         num_chains: C, chains, all run at once.
-        num_steps: T, steps from start to density.
-        schedule: of the temperatures, as for `ais`.
-        num_leapfrog: leapfrog steps per move; 0 is importance sampling without moves.
-        step_size: of the moves: a number, or ``(T - 1,)``; None adapts them.
-        generator: source of randomness; None is torch's default generator.
+        num_steps: T, steps from start to density; this and all further arguments as for `ais`.
+        schedule: of the temperatures.
+        num_leapfrog: leapfrog steps per move.
+        step_size: of the moves; None adapts them.
+        generator: source of randomness.
         capture: whether to record a CUDA graph, on a GPU.
 
     Example:

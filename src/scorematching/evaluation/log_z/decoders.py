@@ -130,19 +130,8 @@ def decoder_bracket(
     posterior of its image, from which chains can run back. The gap bounds the error of `ais` on
     images drawn from the model.
 
-    Args:
-        decoder: ``z: (N, L) -> (N, *event)``.
-        num: images to simulate.
-        latent_dim: L.
-        like: any tensor in the decoder's dtype and on its device.
-        observation: as for `decoder_log_likelihood`, like all further arguments.
-        num_chains: C, for each image and direction.
-        num_steps: T.
-        schedule: of the temperatures.
-        num_leapfrog: leapfrog steps per move.
-        num_pilots: further chains for each image.
-        generator: source of randomness; None is torch's default generator.
-        capture: whether to record a CUDA graph, on a GPU.
+    ``num`` is the number of images to simulate, ``like`` any tensor in the decoder's dtype and on
+    its device. Other arguments as for `decoder_log_likelihood`.
 
     Example:
         >>> from scorematching.evaluation import NormalPixels

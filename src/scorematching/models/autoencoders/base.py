@@ -72,15 +72,7 @@ class LatentModel(nn.Module):
 
 
 class ScoredModel(LatentModel, ABC):
-    """A model that needs the score of its own latents, from a network or an estimator.
-
-    Args:
-        encoder: from points to latents.
-        decoder: ``(N, Dz) -> (N, *event)``.
-        observation: the distribution of pixels.
-        latent_dim: Dz.
-        score_network: the network of the score; None if an estimator replaces it.
-    """
+    """A model that needs the score of its own latents, from a network or an estimator."""
 
     def __init__(
         self,
