@@ -182,7 +182,7 @@ def prepare(config: Config, job: Job, dim: int, name: str) -> list[Step]:
         loss(model, batch, generator).mean().backward()
         adam.step()
         if config.refit:
-            model.fit_alpha(of_points, points[: config.refit], generator)
+            model.fit_alpha(points[: config.refit], of_points, generator)
         if config.validate:
             with torch.no_grad():
                 of_points(model, points[num:], generator)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scorematching import datasets, distributions, evaluation, models, samplers, training
 from scorematching.capture import CapturedStep, compile_step
-from scorematching.diagnostics import check_model, explain
+from scorematching.diagnostics import check_model, explain, variance_report
 from scorematching.entropy import entropy_surrogate
 from scorematching.errors import (
     DataNotFoundError,
@@ -35,7 +35,6 @@ from scorematching.objectives import (
 )
 from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
 from scorematching.types import Terms
-from scorematching.variance import variance_report
 
 if TYPE_CHECKING:
     from scorematching import estimators

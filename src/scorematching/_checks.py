@@ -4,9 +4,8 @@ Checked once, at the public door; inner code trusts. A message names the argumen
 be, what arrived and what to do about it.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -85,8 +84,8 @@ def check_directions(v: Any, x: Tensor) -> None:
         )
 
 
-def check_generator(generator: Any, x: Tensor) -> None:
-    """Require None or a generator on the device of ``x``."""
+def check_generator(generator: Any, x: Any, name: str = "x") -> None:
+    """Require None or a generator on the device of ``x``, anything with a device."""
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):
@@ -96,7 +95,7 @@ def check_generator(generator: Any, x: Tensor) -> None:
         )
     if generator.device.type != x.device.type:
         raise ValueError(
-            f"generator must live on the device of x ({x.device}), got {generator.device}; "
+            f"generator must live on the device of {name} ({x.device}), got {generator.device}; "
             f"use torch.Generator(device={str(x.device)!r})"
         )
 
@@ -157,6 +156,13 @@ def check_depends(depends: bool, what: str) -> None:
         )
 
 
+def check_choice(value: Any, name: str, choices: Iterable[str], advice: str) -> None:
+    """Require one of several names."""
+    if value not in (known := tuple(choices)):
+        names = " or ".join(f'"{choice}"' for choice in known)
+        raise ValueError(f"{name} must be {names}, got {value!r}; {advice}")
+
+
 def check_flag(value: Any, name: str, advice: str) -> None:
     """Require True or False."""
     if not isinstance(value, bool):
@@ -176,6 +182,3 @@ def check_noise(noise: Any, x: Tensor) -> None:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number, of Python's or numpy's making."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-can_read_values = can_read_values

@@ -1,7 +1,5 @@
 """Work on a GPU recorded as a CUDA graph, which launches all its operations at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -44,15 +42,8 @@ def record(
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Record work without doing it; each replay of the graph then does it.
 
-    Args:
-        work: takes nothing; its tensors are read and written in place by every replay.
-        device: where it works.
-        generator: source of its randomness; None is torch's default generator.
-        what: name of the work, for the error message.
-        instead: advice of the error message.
-
-    Returns:
-        The graph, and what the work returned, which every replay overwrites.
+    Its tensors are read and written in place by every replay, which also overwrites the result.
+    ``what`` names the work in the error message, ``instead`` is its advice.
 
     Raises:
         CaptureError: if an operation cannot be recorded; the generator is as before.

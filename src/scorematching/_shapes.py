@@ -1,7 +1,5 @@
 """Event axes: the trailing axes of a point, flattened where an equation says "dot product"."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

@@ -1,7 +1,5 @@
 """Whether operations are executed now, or recorded to be executed later with other values."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode

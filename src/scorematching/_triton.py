@@ -1,7 +1,5 @@
 """Triton, imported at first use; it comes with torch for GPUs."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 They run the same step by the same executors as `scorematching.training.train`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +57,6 @@ class CapturedStep:
         generator: torch.Generator | None = None,
         warmup: int = 3,
     ) -> None:
-        """Make the step; nothing is recorded yet."""
         gradients = Gradients(lambda x, phase: objective(module, x, generator=generator))
         step = Step(gradients, optimizer, max_norm=max_norm, ema_decay=ema_decay)
         self.optimizer, self.parameters, self.average = optimizer, step.parameters, step.average

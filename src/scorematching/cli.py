@@ -1,7 +1,5 @@
 """The command line: ``scorematching COMMAND --help`` explains each command with an example."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

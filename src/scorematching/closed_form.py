@@ -90,15 +90,12 @@ class QuadraticForm:
         return self.merge(_draw_form(features, base, x, objective, generator))
 
     def solve(self, lam: float | Tensor) -> Tensor:
-        """The weights that minimise the loss plus ``0.5 lam |alpha|^2``.
+        """The weights ``(L,)`` that minimise the loss plus ``0.5 lam |alpha|^2``.
 
         ``alpha = -(G + lam I)^-1 b`` by Cholesky factorisation; differentiable in G, b and lam.
 
         Args:
             lam: the ridge penalty, a number or a tensor ``()``, not negative.
-
-        Returns:
-            alpha ``(L,)``.
 
         Raises:
             TypeError: if lam is not a number.
@@ -115,18 +112,14 @@ class QuadraticForm:
 
 
 def quadratic_form(
-    features: Features,
-    base: Features | None,
-    x: Tensor,
-    objective: Objective,
-    noise: Any = None,
+    features: Features, base: Features | None, x: Tensor, objective: Objective, noise: Any = None
 ) -> QuadraticForm:
     """The quadratic form of a linear model at points, for noise that has been drawn.
 
-    Deterministic; the features and the base get the same noise. Cost: the tangents of D
-    directions (or of M, for plain sliced score matching) through the features, and L^2 N D
-    multiplications. With curvature propagation the features are evaluated at N L points; see
-    `SelectableFeatures`.
+    Deterministic and differentiable; the features and the base get the same noise. Cost: the
+    tangents of D directions (or of M, for plain sliced score matching) through the features, and
+    L^2 N D multiplications. With curvature propagation the features are evaluated at N L points;
+    see `SelectableFeatures`.
 
     Args:
         features: phi, ``(N, *event) -> (N, L)``.
@@ -134,14 +127,6 @@ def quadratic_form(
         x: points ``(N, *event)``.
         objective: any objective with `terms`.
         noise: the result of ``objective.draw(x)``.
-
-    Returns:
-        The form, with the graph of everything it depends on.
-
-    Raises:
-        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
-        ValueError: if features or base have the wrong shape, or if the objective's loss is not
-            quadratic.
 
     Example:
         Its value is the mean loss.
@@ -179,7 +164,7 @@ def solve_linear(
     lam: float | Tensor,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The best weights of a linear model, ``alpha = -(G + lam I)^-1 b``.
+    """The best weights of a linear model, ``alpha = -(G + lam I)^-1 b``, ``(L,)``.
 
     They minimise ``mean loss + 0.5 lam |alpha|^2`` of ``log p = log q0 + alpha . phi``, and are
     differentiable in everything that phi, q0 and lam depend on.
@@ -191,13 +176,6 @@ def solve_linear(
         objective: any objective with `terms`.
         lam: the ridge penalty, a number or a tensor ``()``, not negative.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        alpha ``(L,)``.
-
-    Raises:
-        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
-        ValueError: if shapes are wrong, or if ``G + lam I`` is not positive definite.
 
     Reference: Song et al. (2019), Proposition 2; Wenliang et al. (2019), Proposition 3.
 

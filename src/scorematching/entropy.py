@@ -11,8 +11,6 @@ conditional distribution ``q(z | x)``, such as the encoder of an auto-encoder, t
 gradient in z, which is drawn, never in the condition x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -40,13 +38,6 @@ def entropy_surrogate(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
             z, of the shape of z. Where q is conditional, ``q(z | x)``, the derivative is still the
             one in z, and x comes in by closure: ``lambda z: network(z, x)``.
         event_axes: number of trailing axes that make one point.
-
-    Returns:
-        A number with a graph, to add to what is minimised.
-
-    Raises:
-        TypeError: if z is no floating-point tensor, or score neither a tensor nor callable.
-        ValueError: if the shapes do not agree.
 
     Reference: Song et al. (2019), Section 2.2; Li and Turner (2018).
 

@@ -1,6 +1,9 @@
-"""Errors a caller may want to catch; everything else is a ValueError or a TypeError."""
+"""Errors a caller may want to catch; everything else is a ValueError or a TypeError.
 
-from __future__ import annotations
+Arguments are checked: one of the wrong type raises TypeError, one out of range or of the wrong
+shape ValueError, with a message that says what was wanted, what arrived and what to do. Docstrings
+mention only errors of other kinds, and those that depend on the numbers.
+"""
 
 
 class ScoreMatchingError(Exception):
@@ -63,14 +66,12 @@ class DivergedError(ScoreMatchingError):
     """
 
     def __init__(self, step: int, last_finite_loss: float | None = None) -> None:
-        """Keep both numbers."""
         # Both go to Exception's args, which is what lets the error cross a process boundary.
         super().__init__(step, last_finite_loss)
         self.step = step
         self.last_finite_loss = last_finite_loss
 
     def __str__(self) -> str:
-        """Say where it happened."""
         return (
             f"the loss is not finite at step {self.step} (last finite loss {self.last_finite_loss})"
         )

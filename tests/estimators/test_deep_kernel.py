@@ -100,7 +100,7 @@ class TestChooseRidge:
         train, valid = points(80), points(40, seed=2)
         lam, loss = choose_ridge(model, objective, train, valid, seeded(3))
         g = seeded(3)
-        forms = [model.alpha_form(objective, x, g) for x in (train, valid)]
+        forms = [model.alpha_form(x, objective, g) for x in (train, valid)]
         others = [forms[1](forms[0].solve(lam * 2.0**k)).item() for k in range(-6, 7)]
         assert loss == pytest.approx(min(others), rel=1e-6)
         assert others[6] == min(others)
@@ -108,7 +108,7 @@ class TestChooseRidge:
     def test_alpha_and_penalty_are_stored(self) -> None:
         model, train, valid = small(), points(80), points(40, seed=2)
         lam, loss = choose_ridge(model, sm.ScoreMatching(), train, valid)
-        expected = model.alpha_form(sm.ScoreMatching(), train).solve(lam)
+        expected = model.alpha_form(train, sm.ScoreMatching()).solve(lam)
         torch.testing.assert_close(model.alpha, expected, rtol=1e-6, atol=1e-8)
         assert model.lam.item() == pytest.approx(lam, rel=1e-12)
         assert score_matching_loss(model, valid).mean == pytest.approx(loss, abs=1e-8)
@@ -119,7 +119,7 @@ class TestChooseRidge:
             model.inducing.copy_(x[:1].expand_as(model.inducing))  # twelve times one feature
             model.log10_lam.fill_(-20.0)
         with pytest.raises(ValueError, match="positive definite"):
-            model.fit_alpha(sm.ScoreMatching(), x)
+            model.fit_alpha(x, sm.ScoreMatching())
         lam, loss = choose_ridge(model, sm.ScoreMatching(), x[:60], x[60:])
         assert lam > 0
         assert score_matching_loss(model, x[60:]).mean == pytest.approx(loss, abs=1e-3)
@@ -155,9 +155,9 @@ class TestValidation:
         config = few_steps(lr=STILL, select="score matching", initialise=False)
         fit = fit_dkef(model, sm.ScoreMatching(), train, valid, config, generator=seeded(0))
         fresh = small()
-        fresh.fit_alpha(sm.ScoreMatching(), train)
+        fresh.fit_alpha(train, sm.ScoreMatching())
         assert fit.training.best_loss == pytest.approx(score_matching_loss(fresh, valid).mean)
-        fresh.fit_alpha(sm.ScoreMatching(), valid)  # the wrong points
+        fresh.fit_alpha(valid, sm.ScoreMatching())  # the wrong points
         assert fit.training.best_loss != pytest.approx(score_matching_loss(fresh, valid).mean)
 
     def test_selection_by_exact_loss_differs_from_that_by_a_noisy_objective(self) -> None:
@@ -204,8 +204,8 @@ class TestFit:
         )
         order = torch.randperm(40, generator=seeded(5))
         halves = train[order[:20]], train[order[20:]]
-        loss = small().two_stage_loss(sm.ScoreMatching(), *halves).mean().item()
-        swapped = small().two_stage_loss(sm.ScoreMatching(), *reversed(halves)).mean().item()
+        loss = small().two_stage_loss(*halves, sm.ScoreMatching()).mean().item()
+        swapped = small().two_stage_loss(*reversed(halves), sm.ScoreMatching()).mean().item()
         assert fit.training.history[0].loss == pytest.approx(loss, abs=IDENTITY)
         assert loss != pytest.approx(swapped)
 

@@ -106,7 +106,7 @@ def test_order_of_inducing_points_does_not_matter() -> None:
         other.inducing.copy_(model.inducing[order])
     close(other.features(x), model.features(x)[:, order], IDENTITY)
     for objective in (sm.ScoreMatching(), sm.SlicedScoreMatchingVR()):
-        alphas = [m.solve_alpha(objective, x, seeded()) for m in (model, other)]
+        alphas = [m.solve_alpha(x, objective, seeded()) for m in (model, other)]
         close(alphas[1], alphas[0][order], ROUTES)
 
 
@@ -212,10 +212,10 @@ def test_textbook_approximate_backprop() -> None:
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_fit_alpha_stores_the_solution(objective: sm.Objective) -> None:
     model, x = small(), points(12, seed=3)
-    form = model.fit_alpha(objective, x, seeded(), chunk_size=12)
+    form = model.fit_alpha(x, objective, seeded(), chunk_size=12)
     expected = solve_linear(model.features, model.base, x, objective, model.lam, seeded())
     if isinstance(objective, sm.CurvaturePropagation):  # by `feature_at`, with fewer signs
-        expected = model.solve_alpha(objective, x, seeded())
+        expected = model.solve_alpha(x, objective, seeded())
     assert not model.alpha.requires_grad
     close(model.alpha, expected, ROUTES)
     close(form.solve(model.lam), model.alpha, IDENTITY)
@@ -223,14 +223,14 @@ def test_fit_alpha_stores_the_solution(objective: sm.Objective) -> None:
 
 def test_fit_alpha_in_chunks() -> None:
     whole, chunks, x = small(), small(), points(12, seed=3)
-    whole.fit_alpha(sm.ScoreMatching(), x, chunk_size=100)
-    assert chunks.fit_alpha(sm.ScoreMatching(), x, chunk_size=5).count == 12
+    whole.fit_alpha(x, sm.ScoreMatching(), chunk_size=100)
+    assert chunks.fit_alpha(x, sm.ScoreMatching(), chunk_size=5).count == 12
     close(chunks.alpha, whole.alpha, ROUTES)
 
 
 def test_fitted_alpha_is_stationary() -> None:
     model, x = small(), points(12, seed=3)
-    model.fit_alpha(sm.ScoreMatching(), x)
+    model.fit_alpha(x, sm.ScoreMatching())
     alpha = model.alpha.clone().requires_grad_()
     loss = sm.ScoreMatching()(model.log_density_with(alpha), x).mean()
     (slope,) = torch.autograd.grad(loss + 0.5 * model.lam * alpha.square().sum(), alpha)
@@ -239,7 +239,7 @@ def test_fitted_alpha_is_stationary() -> None:
 
 def test_alpha_is_saved() -> None:
     model, x = small(), points(4, seed=3)
-    model.fit_alpha(sm.ScoreMatching(), points(12))
+    model.fit_alpha(points(12), sm.ScoreMatching())
     other = DKEF(3, num_inducing=6, width=4).double()
     assert not torch.allclose(other(x), model(x))
     other.load_state_dict(model.state_dict())
@@ -258,9 +258,9 @@ def test_two_stage_gradient_is_that_of_differences(objective: sm.Objective) -> N
     before = model.alpha.clone()
 
     def loss() -> Tensor:
-        return model.two_stage_loss(objective, data[:6], data[6:], seeded()).mean()
+        return model.two_stage_loss(data[:6], data[6:], objective, seeded()).mean()
 
-    assert model.two_stage_loss(objective, data[:6], data[6:], seeded()).shape == (4,)
+    assert model.two_stage_loss(data[:6], data[6:], objective, seeded()).shape == (4,)
     parameters = list(model.parameters())
     gradient = torch.autograd.grad(loss(), parameters)
     assert torch.equal(model.alpha, before)
@@ -289,7 +289,7 @@ def test_training_lowers_the_loss() -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(15):
-        loss = model.two_stage_loss(sm.ScoreMatching(), data[:30], data[30:]).mean()
+        loss = model.two_stage_loss(data[:30], data[30:], sm.ScoreMatching()).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -307,11 +307,11 @@ def test_float32(objective: sm.Objective) -> None:
         double.load_state_dict(single.state_dict())  # the same numbers, to the last digit
     if isinstance(objective, (sm.ScoreMatching, sm.ApproximateBackprop)):  # no noise to differ
         losses = [
-            m.two_stage_loss(objective, y[:10], y[10:])
+            m.two_stage_loss(y[:10], y[10:], objective)
             for m, y in ((double, x.float().double()), (single, x.float()))
         ]
         close(losses[1].double(), losses[0], FLOAT32)
-    loss = single.two_stage_loss(objective, x[:10].float(), x[10:].float(), seeded())
+    loss = single.two_stage_loss(x[:10].float(), x[10:].float(), objective, seeded())
     loss.mean().backward()
     assert loss.dtype == torch.float32
     assert all(p.grad is not None and p.grad.isfinite().all() for p in single.parameters())
@@ -323,9 +323,9 @@ def test_losses_are_nan_where_parameters_overflow(part: str) -> None:
     model, data = small(), points(20)
     with torch.no_grad():
         getattr(model, part).fill_(float("inf"))
-    loss = model.two_stage_loss(sm.ScoreMatching(), data[:10], data[10:])
+    loss = model.two_stage_loss(data[:10], data[10:], sm.ScoreMatching())
     assert loss.shape == (10,) and loss.isnan().all()
-    assert small().two_stage_loss(sm.ScoreMatching(), data[:10], data[10:]).isfinite().all()
+    assert small().two_stage_loss(data[:10], data[10:], sm.ScoreMatching()).isfinite().all()
 
 
 # Errors.

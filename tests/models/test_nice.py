@@ -144,7 +144,7 @@ def test_logistic_latents_are_finite_even_where_the_uniform_is_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.tensor([0.0, 0.5, 1 - 2**-24]))
-    z = PRIORS["logistic"].sample(torch.zeros(1), (3,), None)
+    z = PRIORS["logistic"].sample((3,), torch.zeros(1), None)
     assert z.isfinite().all() and z[0] < -16 and z[2] > 16 and z[1] == 0
 
 
@@ -244,7 +244,7 @@ def seeded(seed: int) -> torch.Generator:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"dim must be at least 2, got 1; .*two halves"):
         NICE(1)
-    with pytest.raises(ValueError, match="prior must be one of normal, logistic, got 'cauchy'"):
+    with pytest.raises(ValueError, match=r"prior must be .normal. or .logistic., got 'cauchy'"):
         NICE(2, (3,), prior="cauchy")
     with pytest.raises(ValueError, match="num_couplings must be at least 1, got 0"):
         NICE(2, (3,), num_couplings=0)

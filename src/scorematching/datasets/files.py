@@ -6,8 +6,6 @@ the file's own subfolder. Its sha256 is checked before it is read. Files are dow
 request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -45,13 +43,7 @@ class DataFile:
 def find(file: DataFile, data_dir: PathLike | None = None, download: bool = False) -> Path:
     """The path of a file with the right checksum.
 
-    Args:
-        file: the file.
-        data_dir: the first folder to search.
-        download: download a missing file, into the first folder that is searched.
-
-    Returns:
-        Its path.
+    With ``download=True`` a missing file is downloaded into the first folder that is searched.
 
     Raises:
         DataNotFoundError: the file is in none of the folders, or could not be downloaded.

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_generator, check_points, check_positive
+from scorematching._checks import check_points, check_positive
+from scorematching._random import uniform
 
 
 class Transform(ABC):
@@ -72,11 +73,7 @@ class Standardise(Transform):
 
     @classmethod
     def fit(cls, x: Tensor) -> Standardise:
-        """Mean and standard deviation (with 1/N) of points ``(N, *event)``, in double precision.
-
-        Raises:
-            ValueError: a coordinate is constant.
-        """
+        """Mean and standard deviation (with 1/N) of points ``(N, *event)``, in double precision."""
         check_points(x)
         _check_varies(x)
         # In float32 the variance of large numbers that vary little is lost.
@@ -131,9 +128,6 @@ class Whiten(Transform):
             symmetric: whether to rotate back.
             min_ratio: least ratio of the smallest to the largest standard deviation; None is the
                 rounding of the dtype.
-
-        Raises:
-            ValueError: x is not a table, or its covariance is singular.
         """
         _check_table(x)
         mean = x.mean(0)
@@ -184,7 +178,6 @@ class Logit(Transform):
     clip: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Check the argument."""
         check_positive(self.clip, "clip", "the logit is infinite at 0 and 1; 1e-3 is usual")
         if self.clip >= 0.5:
             raise ValueError(f"clip must be below 0.5, got {self.clip}; 1e-3 is usual")
@@ -220,11 +213,9 @@ class Compose(Transform):
     """
 
     def __init__(self, *transforms: Transform) -> None:
-        """Keep the transforms."""
         self.transforms = transforms
 
     def __repr__(self) -> str:
-        """Name the transforms."""
         return f"Compose({', '.join(type(t).__name__ for t in self.transforms)})"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -272,11 +263,7 @@ class Dequantise:
 
     @classmethod
     def fit(cls, x: Tensor) -> Dequantise:
-        """The median gap between neighbouring distinct values of each column of ``(N, D)``.
-
-        Raises:
-            ValueError: x is not a table, or a column is constant.
-        """
+        """The median gap between neighbouring distinct values of each column of ``(N, D)``."""
         _check_table(x)
         _check_varies(x)
         gaps = [column.unique().diff() for column in x.unbind(1)]
@@ -289,18 +276,13 @@ class Dequantise:
         Args:
             x: points ``(N, *event)``.
             generator: source of randomness; None is torch's default generator.
-
-        Returns:
-            New points.
         """
         check_points(x)
-        check_generator(generator, x)
-        u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        return x + self.width * (2 * u - 1)
+        return x + self.width * (2 * uniform(x.shape, x, generator) - 1)
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:
-    """Columns that remain after one of each strongly correlated pair is dropped.
+    """Indices of the columns that remain after one of each strongly correlated pair is dropped.
 
     While some pair of columns has ``|correlation| > threshold``, the first column that belongs to
     such a pair is dropped.
@@ -310,12 +292,6 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
         threshold: largest absolute correlation to accept.
         as_released: test ``correlation > threshold`` from the second pass on, as the code
             published with the deep kernel exponential family does, which keeps negative pairs.
-
-    Returns:
-        Indices of the columns to keep, in order.
-
-    Raises:
-        ValueError: x is not a table, or a column is constant.
 
     Example:
         >>> a, b = torch.tensor([[1.0, 2.0, 3.0, 5.0], [1.0, -1.0, 0.0, 2.0]])

@@ -1,7 +1,5 @@
 """Readers of the published file formats."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -23,15 +21,12 @@ _TILE = 64
 
 
 def read_table(path: Path, delimiter: str, columns: slice = slice(None)) -> Table:
-    """A table of numbers with one line of column names.
+    """The names and rows ``(N, D)`` of a table of numbers with one line of column names.
 
     Args:
         path: a text file.
         delimiter: between two columns.
         columns: the columns to keep.
-
-    Returns:
-        Their names and the rows ``(N, D)``.
     """
     with path.open(newline="", encoding="utf-8") as lines:
         names = next(csv.reader(lines, delimiter=delimiter))
@@ -40,13 +35,10 @@ def read_table(path: Path, delimiter: str, columns: slice = slice(None)) -> Tabl
 
 
 def read_idx_images(path: Path) -> Pixels:
-    """Grey images in the gzipped idx format of MNIST.
+    """Grey images ``(N, 1, H, W)`` in the gzipped idx format of MNIST.
 
     Args:
         path: a gzipped idx file of unsigned bytes with three axes.
-
-    Returns:
-        Images ``(N, 1, H, W)``.
 
     Raises:
         ValueError: the file has another format, or is incomplete.
@@ -68,14 +60,11 @@ def read_idx_images(path: Path) -> Pixels:
 
 
 def read_mosaics(path: Path) -> Pixels:
-    """Colour images of 64 x 64, packed as tiles of larger AVIF images in a zip file.
+    """Colour images ``(N, 3, 64, 64)``, packed as tiles of larger AVIF images in a zip file.
 
     Args:
         path: a zip file with ``ids.npy``, one number per image, and ``mosaic_*.avif``, whose
             tiles are the images in order, row by row; tiles beyond the last image are padding.
-
-    Returns:
-        Images ``(N, 3, 64, 64)``.
 
     Raises:
         ImportError: Pillow is missing or cannot read AVIF.

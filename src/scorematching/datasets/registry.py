@@ -5,8 +5,6 @@ its class column, which equals winequality-red.csv of the UCI repository (Cortez
 CC BY 4.0) in all values and in the order of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,9 +95,7 @@ def _mnist(name: str, sha256: str) -> Source:
 SOURCES: dict[str, Source] = {
     "redwine": Source(
         DataFile(
-            "redwine.csv",
-            "uci",
-            "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64",
+            "redwine.csv", "uci", "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64"
         ),
         partial(read_table, delimiter=","),
         _WINE,
@@ -152,14 +148,11 @@ SOURCES: dict[str, Source] = {
 
 
 def is_at_hand(name: str, data_dir: PathLike | None = None) -> bool:
-    """Whether a dataset can be loaded without a download.
+    """Whether a dataset can be loaded without a download, as toy distributions always can.
 
     Args:
         name: one of `names`.
         data_dir: the first folder to search.
-
-    Returns:
-        True for toy distributions, and if the file is found with the right checksum.
 
     Example:
         >>> is_at_hand("redwine"), is_at_hand("banana")
@@ -208,9 +201,6 @@ def load(
         dtype: of the points. "celeba" takes 1.4 GB in float32, twice that in float64.
         num: number of points of a toy distribution, by default 1000.
         generator: source of randomness for a toy distribution; None is torch's default generator.
-
-    Returns:
-        The points, their column names, citation and licence.
 
     Raises:
         ValueError: unknown name, ``num`` or ``generator`` with a file, or a wrong checksum.

@@ -1,7 +1,5 @@
 """Splits into training, validation and test points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,19 +31,13 @@ class Split(NamedTuple):
 def split(
     x: Tensor, sizes: Sequence[int] | Sequence[float], generator: torch.Generator | None = None
 ) -> Split:
-    """A random split, by one permutation of the rows.
+    """A random split into copies of the points, by one permutation of the rows.
 
     Args:
         x: points ``(N, *event)``.
         sizes: of training, validation and test set: three counts that add up to N, or three
             fractions that add up to 1 (rounded down, with the remainder in the training set).
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Training, validation and test points, copied.
-
-    Raises:
-        ValueError: the sizes are not three, are negative, or do not add up.
 
     Example:
         >>> parts = split(torch.arange(20.0).reshape(10, 2), (0.8, 0.1, 0.1))
@@ -68,9 +60,6 @@ def paper_split(x: Tensor, generator: torch.Generator | None = None) -> Split:
     Args:
         x: points ``(N, *event)``.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Training, validation and test points, copied.
 
     Example:
         >>> [len(part) for part in paper_split(torch.zeros(1599, 11))]

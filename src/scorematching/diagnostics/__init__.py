@@ -1,7 +1,22 @@
-"""What the engine makes of a model, and whether its derivatives are right."""
+"""How a model is differentiated, whether that is right, and how noisy its gradients are."""
 
 from scorematching.diagnostics.check_model import ModelCheck, check_model
 from scorematching.diagnostics.explain import explain
 from scorematching.diagnostics.table import Table
+from scorematching.diagnostics.variance import (
+    PROJECTIONS,
+    VarianceReport,
+    VarianceRow,
+    variance_report,
+)
 
-__all__ = ["ModelCheck", "Table", "check_model", "explain"]
+__all__ = [
+    "PROJECTIONS",
+    "ModelCheck",
+    "Table",
+    "VarianceReport",
+    "VarianceRow",
+    "check_model",
+    "explain",
+    "variance_report",
+]

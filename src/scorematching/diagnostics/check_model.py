@@ -1,7 +1,5 @@
 """Whether the derivatives of a model are right, against finite differences."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,12 +56,6 @@ def check_model(
         generator: source of randomness, on the CPU; None is torch's default generator.
         show: whether to print the table.
 
-    Returns:
-        A table with a verdict for each kind of layer, and ``passed``.
-
-    Raises:
-        TypeError: if there is no module to copy.
-
     Example:
         >>> from scorematching import SlicedScoreMatchingVR, models
         >>> density = models.MLPDensity(dim=2, hidden=(8,))
@@ -107,17 +99,13 @@ def _double_copy(model: Any) -> tuple[Field, nn.Module]:
             f"model must be an nn.Module, or a Field around one, got {field}; a function hides "
             "its parameters: write it as a module"
         )
-    computed = [v for m in call.modules() for v in vars(m).values() if _is_computed(v)]
-    memo: dict[int, Any] = {id(v): v.detach().clone() for v in computed}
+    # Attributes that are results of a computation, as weight_norm leaves behind, cannot be copied.
+    values = [v for m in call.modules() for v in vars(m).values() if isinstance(v, Tensor)]
+    memo: dict[int, Any] = {id(v): v.detach().clone() for v in values if not v.is_leaf}
     module = copy.deepcopy(call, memo).double().cpu()
     kind: Any = VectorField if isinstance(field, VectorField) else LogDensityField
     options = {"check_smoothness": field.model.check_smoothness, "route": field.model.route}
     return kind(module, **options), module
-
-
-def _is_computed(value: Any) -> bool:
-    """Whether an attribute is the result of a computation, as weight_norm leaves behind."""
-    return isinstance(value, Tensor) and not value.is_leaf
 
 
 def _points_error(field: Field, x: Tensor, generator: torch.Generator | None) -> float:
@@ -169,7 +157,8 @@ def _parameter_errors(
         near, rough = best_difference(_moved_loss(field, x, objective, noise, p, d))
         exact = 0.0 if g is None else float((g * d).sum())
         beyond = max(abs(exact - float(near)) - 10 * float(rough), 0.0)
-        yield _layer(module, name), beyond / (abs(float(near)) + scale**0.5 + 1e-300)
+        layer = type(module.get_submodule(name.rpartition(".")[0])).__name__
+        yield layer, beyond / (abs(float(near)) + scale**0.5 + 1e-300)
 
 
 def _moved_loss(
@@ -182,8 +171,3 @@ def _moved_loss(
             return objective.loss(field, x, noise).mean()
 
     return loss
-
-
-def _layer(module: nn.Module, parameter: str) -> str:
-    """The kind of layer a parameter belongs to."""
-    return type(module.get_submodule(parameter.rpartition(".")[0])).__name__

@@ -1,7 +1,5 @@
 """How the derivatives of a model are taken."""
 
-from __future__ import annotations
-
 import warnings
 from copy import copy
 from dataclasses import replace
@@ -37,9 +35,6 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
         x: a few points ``(N, *event)``.
         objective: what the model is to be trained with; None is a sliced objective.
         show: whether to print the table.
-
-    Returns:
-        The table: operation, count, route, smoothness.
 
     Example:
         >>> table = explain(lambda x: -x.square().sum(-1), torch.ones(1, 2), show=False)

@@ -1,7 +1,5 @@
 """A table that prints as text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from scorematching._tables import text_table
@@ -24,5 +22,4 @@ class Table:
     conclusion: str
 
     def __str__(self) -> str:
-        """The table, aligned by spaces."""
         return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"

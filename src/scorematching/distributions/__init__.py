@@ -15,8 +15,6 @@ Every log-density here is normalised, so ``log_z`` is 0 throughout. A distributi
 its log-density, hence is itself a model: ``ScoreMatching()(Gaussian(mean, covariance), x)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scorematching.distributions.base import Distribution
@@ -42,8 +40,7 @@ __all__ = [
 
 DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {
     "gaussian": lambda: Gaussian(
-        mean=[1.0, -1.0, 0.5],
-        covariance=[[2.0, 0.5, 0.0], [0.5, 1.0, -0.25], [0.0, -0.25, 0.5]],
+        mean=[1.0, -1.0, 0.5], covariance=[[2.0, 0.5, 0.0], [0.5, 1.0, -0.25], [0.0, -0.25, 0.5]]
     ),
     "mixture": lambda: GaussianMixture(
         weights=[0.5, 0.25, 0.25],

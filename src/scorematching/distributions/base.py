@@ -1,10 +1,7 @@
 """The base class of all distributions, and checks of their arguments."""
 
-from __future__ import annotations
-
 import copy
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,7 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator
+from scorematching._checks import check_count
+from scorematching._random import normal, uniform
 
 Self = TypeVar("Self", bound="Distribution")
 Array = Tensor | ArrayLike
@@ -23,7 +21,7 @@ class Distribution(ABC):
     """A distribution on R^D with everything in closed form.
 
     Subclasses write `_log_density`, `_score` and `_sample`; the public methods check their
-    arguments. Points must have the dtype and device of the distribution, see `to`.
+    arguments. Points of another shape raise ValueError, of another dtype TypeError; see `to`.
 
     Attributes:
         dim: D, the number of coordinates.
@@ -54,7 +52,6 @@ class Distribution(ABC):
         return self._like.device
 
     def __repr__(self) -> str:
-        """Name the distribution, its dimension and its dtype."""
         return f"{type(self).__name__}(dim={self.dim}, dtype={self.dtype})"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -62,37 +59,23 @@ class Distribution(ABC):
         return self.log_density(x)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Normalised log-density, ``x: (N, D) -> (N,)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Normalised log-density, ``x: (N, D) -> (N,)``."""
         self._check_points(x)
         return self._log_density(x)
 
     def score(self, x: Tensor) -> Tensor:
-        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``."""
         self._check_points(x)
         return self._score(x)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n independent points of exactly this distribution.
+        """Draw n independent points of exactly this distribution, ``(n, D)``.
 
         Args:
             n: number of points.
             generator: source of randomness; None is torch's default generator.
-
-        Returns:
-            Points ``(n, D)``.
         """
         check_count(n, "n", "ask for one point or more")
-        check_generator(generator, self._like)
         return self._sample(n, generator)
 
     def to(
@@ -106,9 +89,6 @@ class Distribution(ABC):
         Args:
             device: where to; None leaves it.
             dtype: floating-point type; None leaves it.
-
-        Returns:
-            A new distribution.
         """
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be floating-point, got {dtype}; use torch.float64")
@@ -144,11 +124,11 @@ class Distribution(ABC):
 
     def _normal(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Standard normal noise."""
-        return torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
+        return normal(shape, self._like, generator)
 
     def _uniform(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Uniform noise in [0, 1)."""
-        return torch.rand(shape, generator=generator, dtype=self.dtype, device=self.device)
+        return uniform(shape, self._like, generator)
 
 
 def log_det(triangle: Tensor) -> Tensor:
@@ -160,11 +140,6 @@ def inverse(triangle: Tensor) -> Tensor:
     """Inverse of lower triangular matrices, ``(..., D, D) -> (..., D, D)``."""
     inverse: Tensor = torch.linalg.inv(triangle)
     return inverse.tril()
-
-
-def normal_cdf(z: float) -> float:
-    """The chance that a standard normal is below z."""
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def whitener(covariance: Tensor, name: str) -> Tensor:

@@ -1,7 +1,5 @@
 """Unnormalised Gaussian log-densities, to which other models are added."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -22,7 +20,6 @@ class GaussianBase(nn.Module):
     """
 
     def __init__(self, scale: float = 2.0) -> None:
-        """Keep the scale."""
         super().__init__()
         check_positive(scale, "scale", "2.0 suits whitened data")
         self.scale = scale
@@ -53,7 +50,6 @@ class GeneralisedGaussian(nn.Module):
     """
 
     def __init__(self, dim: int, scale: float = 2.0) -> None:
-        """Start at a normal."""
         super().__init__()
         check_count(dim, "dim", "it is the number of coordinates")
         check_positive(scale, "scale", "2.0 suits whitened data")

@@ -1,14 +1,13 @@
 """Distributions that are difficult for samplers and estimators: banana, funnel and ring."""
 
-from __future__ import annotations
-
 import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
-from scorematching.distributions.base import Distribution, check_dim, normal_cdf
+from scorematching.distributions.base import Distribution, check_dim
 from scorematching.distributions.gaussian import standard_normal_log_density
 
 
@@ -28,9 +27,6 @@ class Banana(Distribution):
         curvature: any number; 0 is a Gaussian.
         scale: standard deviation of x1.
 
-    Raises:
-        ValueError: if dim < 2, the curvature is not finite or the scale not positive.
-
     Example:
         >>> p = Banana(curvature=0.5)
         >>> p.score(torch.tensor([[2.0, 1.5]])).tolist()
@@ -38,7 +34,6 @@ class Banana(Distribution):
     """
 
     def __init__(self, dim: int = 2, curvature: float = 0.5, scale: float = 1.0) -> None:
-        """Check the arguments."""
         check_dim(dim, "Banana", 2)
         if not math.isfinite(curvature):
             raise ValueError(f"curvature must be finite, got {curvature}; 0.5 is mild")
@@ -83,9 +78,6 @@ class Funnel(Distribution):
         dim: D, at least 2.
         scale: standard deviation of x1.
 
-    Raises:
-        ValueError: if dim < 2 or the scale is not positive.
-
     Reference:
         Neal (2003), Slice sampling, section 8.
 
@@ -98,7 +90,6 @@ class Funnel(Distribution):
     """
 
     def __init__(self, dim: int = 2, scale: float = 3.0) -> None:
-        """Check the arguments."""
         check_dim(dim, "Funnel", 2)
         check_positive(scale, "scale", "Neal's funnel has 3.0")
         super().__init__(dim)
@@ -142,9 +133,6 @@ class Ring(Distribution):
         width: standard deviation of the distance from the centre, for width << radius.
         dim: D, at least 2.
 
-    Raises:
-        ValueError: if radius or width is not positive or dim < 2.
-
     Example:
         The score is zero all around the ridge.
 
@@ -154,7 +142,6 @@ class Ring(Distribution):
     """
 
     def __init__(self, radius: float = 2.0, width: float = 0.25, dim: int = 2) -> None:
-        """Check the arguments."""
         check_positive(radius, "radius", "for a bump at the centre use Gaussian")
         check_positive(width, "width", "a tenth of the radius is a thin ring")
         check_dim(dim, "Ring", 2)
@@ -169,7 +156,7 @@ class Ring(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         plane, rest = x[:, :2], x[:, 2:]
-        volume = math.pi * self._spread * normal_cdf(self.radius**2 / self._spread)
+        volume = math.pi * self._spread * NormalDist().cdf(self.radius**2 / self._spread)
         z = torch.cat([self._excess(plane), rest], -1)
         return standard_normal_log_density(z) - math.log(volume)
 

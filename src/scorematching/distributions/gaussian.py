@@ -1,7 +1,5 @@
 """Gaussians and mixtures of them."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -42,9 +40,6 @@ class Gaussian(Distribution):
         mean: ``(D,)``.
         covariance: ``(D, D)``, symmetric and positive definite.
 
-    Raises:
-        ValueError: if the shapes do not match or the covariance is not one.
-
     Example:
         >>> p = Gaussian(mean=[1.0, 0.0], covariance=[[2.0, 1.0], [1.0, 2.0]])
         >>> x = torch.tensor([[1.0, 3.0]])
@@ -53,7 +48,6 @@ class Gaussian(Distribution):
     """
 
     def __init__(self, mean: Array, covariance: Array) -> None:
-        """Factor the covariance."""
         mean, covariance = tensors({"mean": mean, "covariance": covariance})
         check_shape(mean, "mean", (None,))
         check_shape(covariance, "covariance", (mean.shape[0], mean.shape[0]))
@@ -95,10 +89,6 @@ class GaussianMixture(Distribution):
         covariances: ``(K, D, D)``; or ``(D, D)``, shared by all; or ``(K,)``, or one number: the
             *variance* c of an isotropic covariance c I.
 
-    Raises:
-        ValueError: if the shapes do not match, the weights are no probabilities or a covariance is
-            not one.
-
     Example:
         Halfway between two equal components the score is zero.
 
@@ -108,7 +98,6 @@ class GaussianMixture(Distribution):
     """
 
     def __init__(self, weights: Array, means: Array, covariances: Array = 1.0) -> None:
-        """Factor the covariances."""
         weights, means, covariances = tensors(
             {"weights": weights, "means": means, "covariances": covariances}
         )

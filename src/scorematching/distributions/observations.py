@@ -4,8 +4,6 @@ Outputs may have axes in front of those of the points, for many latents of each:
 ``output: (*C, N, *event), x: (N, *event) -> (*C, N)``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scorematching._checks import is_number
+from scorematching._random import normal
 from scorematching._shapes import dimension
 from scorematching.distributions.gaussian import standard_normal_log_density
 
@@ -80,7 +79,6 @@ class NormalPixels:
     log_std: float = -0.602
 
     def __post_init__(self) -> None:
-        """Check the argument."""
         if not is_number(self.log_std) or not math.isfinite(self.log_std):
             raise ValueError(
                 f"log_std must be a finite number, got {self.log_std!r}; it is a logarithm, "
@@ -98,10 +96,7 @@ class NormalPixels:
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw pixels, of the shape of the means."""
-        eps = torch.randn(
-            output.shape, generator=generator, dtype=output.dtype, device=output.device
-        )
-        return output + math.exp(self.log_std) * eps
+        return output + math.exp(self.log_std) * normal(output.shape, output, generator)
 
 
 def _flat(values: Tensor, x: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """The Student-t distribution."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -31,9 +29,6 @@ class StudentT(Distribution):
         df: degrees of freedom, a number or ``(D,)``; moments below this order are finite.
         location: centre, a number or ``(D,)``.
         scale: a number or ``(D,)``.
-
-    Raises:
-        ValueError: if df or scale is not positive, or a shape does not match.
 
     Reference:
         Samples by Bailey's (1994) polar method: with u, w uniform,

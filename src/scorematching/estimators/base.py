@@ -1,7 +1,5 @@
 """What all estimators share: scikit-learn's methods, arrays in and arrays out."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
@@ -26,10 +24,13 @@ _BATCH_SIZE = 1024
 class ScoreEstimator(BaseEstimator, ABC):
     """A score learned from samples: ``fit(X)``, then ``grad_log_density(X)``.
 
-    A subclass stores its arguments under their own names, as scikit-learn requires, and defines
-    `_fit`, which learns from points and stores the result in attributes that end in an underscore,
-    and `_field`, which returns the fitted score. It may have the arguments ``device`` (None for the
-    CPU) and ``random_state``, for `_generator`.
+    A subclass stores its arguments under their own names, as scikit-learn requires and dataclasses
+    do. It defines `_fit`, which learns from points and stores the result in attributes that end in
+    an underscore, and `_field`, which returns the fitted score. It may have the arguments
+    ``device`` (None for the CPU) and ``random_state``, for `_generator`.
+
+    Methods that take points raise NotFittedError before `fit`, and ValueError if points are not
+    finite or have another dimension than those of `fit`.
 
     Attributes:
         n_features_in_: D, number of coordinates of the points it was fitted to.
@@ -51,18 +52,11 @@ class ScoreEstimator(BaseEstimator, ABC):
     """Type to compute in: double for linear algebra; networks may use single."""
 
     def fit(self: Estimator, X: ArrayLike, y: Any = None) -> Estimator:
-        """Learn the score of the distribution that the points were drawn from.
+        """Learn the score of the distribution of the points; returns the estimator itself.
 
         Args:
             X: points ``(N, D)``, with N >= 2.
             y: ignored.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: if there are fewer than two points, they are all the same, or some are not
-                finite.
         """
         x = self._tensor(X, reset=True)
         check_distinct(x)
@@ -70,19 +64,7 @@ class ScoreEstimator(BaseEstimator, ABC):
         return self
 
     def grad_log_density(self, X: ArrayLike) -> Array:
-        """The estimated score at points, ``(N, D) -> (N, D)``.
-
-        Args:
-            X: points ``(N, D)``.
-
-        Returns:
-            The gradient of the log-density at each of them, ``(N, D)``.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
-        """
+        """The estimated score, the gradient of the log-density, at points: ``(N, D) -> (N, D)``."""
         x, field = self._queries(X), self._field()
         with torch.no_grad():
             return to_array(torch.cat([field.score(batch) for batch in x.split(_BATCH_SIZE)]))
@@ -97,14 +79,6 @@ class ScoreEstimator(BaseEstimator, ABC):
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
-
-        Returns:
-            The mean over the points.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
         """
         x = self._queries(X)
         return -score_matching_losses(self._field(), x).double().mean().item()
@@ -141,19 +115,7 @@ class LogDensityMixin:
     """`score_samples`, for estimators with a log-density, possibly up to a constant."""
 
     def score_samples(self: Any, X: ArrayLike) -> Array:
-        """The estimated log-density at points, ``(N, D) -> (N,)``.
-
-        Args:
-            X: points ``(N, D)``.
-
-        Returns:
-            Log-densities ``(N,)``: larger is likelier.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
-        """
+        """The estimated log-density at points, ``(N, D) -> (N,)``: larger is likelier."""
         x = self._queries(X)
         with torch.no_grad():
             return to_array(torch.cat([self._log_density(b) for b in x.split(_BATCH_SIZE)]))

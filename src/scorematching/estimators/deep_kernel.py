@@ -1,6 +1,7 @@
-"""Training of deep kernel exponential families, and the choice of their ridge penalty."""
+"""Training of deep kernel exponential families, and the choice of their ridge penalty.
 
-from __future__ import annotations
+Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_flag, check_generator, check_points
+from scorematching._checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_generator,
+    check_points,
+)
 from scorematching.closed_form import QuadraticForm
 from scorematching.evaluation import score_matching_loss
 from scorematching.models import DKEF
@@ -41,10 +48,6 @@ class DeepKernelConfig:
         initialise: set the inducing points to training points first.
         checkpoint_every: steps between checkpoints, where there is a folder.
         executor: how steps are run, as in `train`.
-
-    Raises:
-        TypeError: if a number is of the wrong type.
-        ValueError: if a number is out of range, or a name unknown.
 
     Example:
         >>> DeepKernelConfig(validate_every=30).patience_in_validations
@@ -76,11 +79,8 @@ class DeepKernelConfig:
                 f"batch_size must be even, got {self.batch_size}; alpha is solved on one half of a "
                 "batch, the loss is that of the other"
             )
-        if self.select not in SELECTIONS:
-            raise ValueError(
-                f'select must be "objective" or "score matching", got {self.select!r}; '
-                '"objective" needs no further derivatives'
-            )
+        advice = '"objective" needs no further derivatives'
+        check_choice(self.select, "select", SELECTIONS, advice)
         self.training()
 
     @property
@@ -139,10 +139,9 @@ def fit_dkef(
 ) -> DeepKernelFit:
     """Train a deep kernel exponential family in place.
 
-    Every step minimises `DKEF.two_stage_loss`: alpha is solved on one half of a batch, the loss is
-    that of the other half. Validations solve for alpha on some training points, the same ones each
-    time and with the same noise. At the end the parameters of the best validation are restored,
-    and alpha and its ridge penalty are chosen again (`choose_ridge`).
+    Every step minimises `DKEF.two_stage_loss` of the two halves of a batch. Validations solve for
+    alpha on some training points, the same ones each time and with the same noise. At the end the
+    parameters of the best validation are restored, and `choose_ridge` chooses alpha and lam again.
 
     Args:
         model: of the dtype and on the device of the points.
@@ -151,20 +150,13 @@ def fit_dkef(
         x_valid: validation points ``(N', D)``.
         config: settings; None is the paper's.
         generator: source of randomness; None is torch's default generator.
-        folder: for checkpoints and the log; None writes nothing.
+        folder: as in `train`, like resume and progress.
         resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
 
-    Returns:
-        History of the training, ridge penalty and validation loss.
-
     Raises:
         DivergedError: if a loss is not finite.
-        TypeError: if an argument is of the wrong type.
-        ValueError: if arguments do not match, or if alpha has no solution in the working precision;
-            ``model.double()`` often helps.
-
-    Reference: Wenliang et al. (2019), Algorithm 1; Song et al. (2019), Appendix C.1.
+        ValueError: if alpha has no solution in the working precision; try ``model.double()``.
 
     Example:
         >>> from scorematching import ScoreMatching
@@ -206,7 +198,7 @@ def choose_ridge(
 
     Both losses are quadratic in alpha, and ``alpha(lam) = -(G + lam I)^-1 b`` of the training
     points is cheap for any lam once G is diagonalised. So the penalty is found by a search over all
-    values, in double precision. Alpha and lam are stored in the model.
+    values, in double precision. Alpha and lam are stored in the model. Returns lam and the loss.
 
     Args:
         model: only its alpha and lam change.
@@ -214,9 +206,6 @@ def choose_ridge(
         x_train: training points ``(N, D)``.
         x_valid: validation points ``(N', D)``.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The penalty, and the validation loss.
 
     Example:
         >>> from scorematching import ScoreMatching
@@ -229,8 +218,8 @@ def choose_ridge(
         >>> torch.allclose(ScoreMatching()(model, x[40:]).mean(), torch.tensor(loss).double())
         True
     """
-    train_form = model.alpha_form(objective, x_train, generator)
-    path = RidgePath(train_form, model.alpha_form(objective, x_valid, generator))
+    train_form = model.alpha_form(x_train, objective, generator)
+    path = RidgePath(train_form, model.alpha_form(x_valid, objective, generator))
     lam = path.best()
     with torch.no_grad():
         model.alpha.copy_(path.alpha(lam))
@@ -257,7 +246,6 @@ class RidgePath:
     """
 
     def __init__(self, train: QuadraticForm, valid: QuadraticForm) -> None:
-        """Diagonalise G."""
         g, self.basis = torch.linalg.eigh(train.G.double())
         self.g, self.rotated_b = g.clamp(min=0), train.b.double() @ self.basis
         self.valid_G = self.basis.mT @ valid.G.double() @ self.basis
@@ -296,7 +284,7 @@ def two_stage_loss(objective: Any) -> Callable[..., Tensor]:
 
     def loss(model: DKEF, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x_alpha, x_loss = batch.chunk(2)
-        return model.two_stage_loss(objective, x_alpha, x_loss, generator)
+        return model.two_stage_loss(x_alpha, x_loss, objective, generator)
 
     return loss
 
@@ -313,7 +301,7 @@ def _validation(
     @torch.no_grad()
     def loss(model: DKEF) -> float:
         order = torch.randperm(len(x_train), generator=generator, device=x_train.device)
-        form = model.alpha_form(objective, x_train[order[: config.alpha_points]], generator)
+        form = model.alpha_form(x_train[order[: config.alpha_points]], objective, generator)
         if model.overflows(form):
             return math.nan  # which `train` reports as divergence
         model.alpha.copy_(form.solve(model.lam))

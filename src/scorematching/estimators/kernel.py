@@ -1,14 +1,13 @@
 """The kernel estimates of a score as scikit-learn estimators."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_choice, check_count
 from scorematching.estimators.base import LogDensityMixin, ScoreEstimator
 from scorematching.fields import VectorField
 from scorematching.kernels import (
@@ -41,6 +40,7 @@ class KernelScoreEstimator(ScoreEstimator):
         return VectorField(self.fitted_.score)
 
 
+@dataclass(eq=False, repr=False)
 class SteinScoreEstimator(KernelScoreEstimator):
     """The Stein gradient estimator (Li and Turner, 2018).
 
@@ -67,23 +67,16 @@ class SteinScoreEstimator(KernelScoreEstimator):
         True
     """
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        bandwidth: float | None = None,
-        eta: float = 1e-3,
-        device: str | None = None,
-    ) -> None:
-        """Store the arguments."""
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.eta = eta
-        self.device = device
+    kernel: str = "rbf"
+    bandwidth: float | None = None
+    eta: float = 1e-3
+    device: str | None = None
 
     def _fit_kernel(self, x: Tensor) -> KernelScore:
         return fit_stein(x, kernel=self.kernel, bandwidth=self.bandwidth, eta=self.eta)
 
 
+@dataclass(eq=False, repr=False)
 class SpectralScoreEstimator(KernelScoreEstimator):
     """The spectral Stein gradient estimator (Shi et al., 2018).
 
@@ -110,20 +103,11 @@ class SpectralScoreEstimator(KernelScoreEstimator):
         True
     """
 
-    def __init__(
-        self,
-        num_eigen: int | None = None,
-        mass: float = 0.99,
-        kernel: str = "rbf",
-        bandwidth: float | None = None,
-        device: str | None = None,
-    ) -> None:
-        """Store the arguments."""
-        self.num_eigen = num_eigen
-        self.mass = mass
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.device = device
+    num_eigen: int | None = None
+    mass: float = 0.99
+    kernel: str = "rbf"
+    bandwidth: float | None = None
+    device: str | None = None
 
     def _fit_kernel(self, x: Tensor) -> KernelScore:
         numbers: dict[str, Any] = {"num_eigen": self.num_eigen, "mass": self.mass}
@@ -132,6 +116,7 @@ class SpectralScoreEstimator(KernelScoreEstimator):
         return fitted
 
 
+@dataclass(eq=False, repr=False)
 class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
     """A kernel exponential family fitted by score matching.
 
@@ -168,36 +153,19 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
         True
     """
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        bandwidth: float | None = None,
-        lam: float = 1e-2,
-        base_scale: float | None = 2.0,
-        method: str = "tikhonov",
-        num_inducing: int | str | None = "auto",
-        num_iterations: int = 10,
-        nu: float = 1.0,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        """Store the arguments."""
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.lam = lam
-        self.base_scale = base_scale
-        self.method = method
-        self.num_inducing = num_inducing
-        self.num_iterations = num_iterations
-        self.nu = nu
-        self.random_state = random_state
-        self.device = device
+    kernel: str = "rbf"
+    bandwidth: float | None = None
+    lam: float = 1e-2
+    base_scale: float | None = 2.0
+    method: str = "tikhonov"
+    num_inducing: int | str | None = "auto"
+    num_iterations: int = 10
+    nu: float = 1.0
+    random_state: Any = None
+    device: str | None = None
 
     def _fit_kernel(self, x: Tensor) -> KernelExpFamily:
-        if self.method not in ("tikhonov", "nu"):
-            raise ValueError(
-                f'method must be "tikhonov" or "nu", got {self.method!r}; "tikhonov" suits most'
-            )
+        check_choice(self.method, "method", ("tikhonov", "nu"), '"tikhonov" suits most')
         shared: dict[str, Any] = {
             name: getattr(self, name) for name in ("kernel", "bandwidth", "base_scale")
         }

@@ -1,8 +1,7 @@
 """A score network trained by sliced score matching, with scikit-learn's methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ _LEFT_OUT = 3
 """Points left out of the check of an improvement: those whose losses fell most."""
 
 
+@dataclass(eq=False, repr=False)
 class SlicedScoreEstimator(ScoreEstimator):
     """A network for the score, trained by sliced score matching with variance reduction.
 
@@ -56,9 +56,6 @@ class SlicedScoreEstimator(ScoreEstimator):
         result_: the `TrainResult` of the run.
         n_features_in_: D.
 
-    Raises:
-        ValueError: by `fit`, if a coordinate does not vary, or if a number is out of range.
-
     Reference: Song et al. (2019), Section 3.2.
 
     Example:
@@ -72,34 +69,18 @@ class SlicedScoreEstimator(ScoreEstimator):
 
     _dtype = torch.float32
 
-    def __init__(
-        self,
-        hidden: Sequence[int] = (128, 128),
-        num_projections: int = 1,
-        max_steps: int = 2000,
-        batch_size: int = 128,
-        lr: float = 1e-3,
-        validation_fraction: float = 0.1,
-        patience: int | None = 5,
-        validate_every: int = 50,
-        ema_decay: float | None = 0.99,
-        random_state: Any = None,
-        device: str | None = None,
-        verbose: bool = False,
-    ) -> None:
-        """Store the arguments."""
-        self.hidden = hidden
-        self.num_projections = num_projections
-        self.max_steps = max_steps
-        self.batch_size = batch_size
-        self.lr = lr
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.validate_every = validate_every
-        self.ema_decay = ema_decay
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    hidden: Sequence[int] = (128, 128)
+    num_projections: int = 1
+    max_steps: int = 2000
+    batch_size: int = 128
+    lr: float = 1e-3
+    validation_fraction: float = 0.1
+    patience: int | None = 5
+    validate_every: int = 50
+    ema_decay: float | None = 0.99
+    random_state: Any = None
+    device: str | None = None
+    verbose: bool = False
 
     def _fit(self, x: Tensor) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
@@ -163,7 +144,6 @@ class HeldOut:
     """
 
     def __init__(self, x: Tensor, objective: Objective, generator: torch.Generator) -> None:
-        """Draw the noise."""
         self.x, self.objective = x, objective
         self.noise = objective.draw(x, generator)
         self.best: Tensor | None = None

@@ -32,12 +32,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Tensor) -> Estimate:
-        """The mean of independent values ``(N,)``.
-
-        Raises:
-            TypeError: values is not a tensor.
-            ValueError: values has another shape, or is empty.
-        """
+        """The mean of independent values ``(N,)``."""
         _check_values(values, "values")
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
@@ -58,12 +53,6 @@ def compare(a_losses: Tensor, b_losses: Tensor) -> Estimate:
     Args:
         a_losses: losses of model a, ``(N,)``.
         b_losses: losses of model b at the same points, ``(N,)``.
-
-    Returns:
-        Mean and standard error of the difference.
-
-    Raises:
-        ValueError: the two have different lengths.
 
     Example:
         >>> import torch

@@ -9,10 +9,10 @@ mean of                         at one point                                need
 ==============================  ==========================================  ==================
 
 In expectation over the data the first is the second minus the constant ``0.5 E|s_d|^2``, and the
-third equals the second. ``batch_size`` limits memory and does not change the result.
+third equals the second. In all of them ``model`` is a log-density ``(N, *event) -> (N,)`` or a
+`Field`, with score s, ``x`` are points ``(N, *event)``, and ``batch_size``, the number of points
+evaluated at a time, limits memory and does not change the result.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -34,15 +34,7 @@ _BATCH_SIZE = 1024
 def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Tensor:
     """Exact score-matching losses, ``tr grad s + 0.5 |s|^2`` at every point.
 
-    Cost: D second-order passes. The parameters receive no gradient.
-
-    Args:
-        model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
-        x: points ``(N, *event)``.
-        batch_size: points evaluated at a time.
-
-    Returns:
-        Losses ``(N,)``.
+    One number per point, ``(N,)``. Cost: D second-order passes. The parameters receive no gradient.
 
     Example:
         The standard normal has score ``-x`` and divergence ``-D``.
@@ -58,16 +50,9 @@ def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) 
 def score_matching_loss(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Estimate:
     """Exact score-matching loss on held-out points: the mean of `score_matching_losses`.
 
-    Smaller is better. Compare losses of two models at the same points (see `compare`): the least
-    possible value ``-0.5 E|s_d|^2`` is unknown, so that one loss alone says little.
-
-    Args:
-        model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
-        x: points ``(N, *event)`` that the model was not fitted to.
-        batch_size: points evaluated at a time.
-
-    Returns:
-        Mean and standard error over the points.
+    Smaller is better. Compare losses of two models at the same points (see `compare`), to which
+    neither was fitted: the least possible value ``-0.5 E|s_d|^2`` is unknown, so that one loss
+    alone says little.
 
     Example:
         >>> normal = lambda x: -0.5 * x.square().sum(-1)
@@ -82,17 +67,7 @@ def fisher_divergence(
 ) -> Estimate:
     """Fisher divergence from data whose score is known, ``L = E 0.5 |s - s_d|^2``.
 
-    Args:
-        model: a log-density ``(N, *event) -> (N,)`` or a `Field`, with score s.
-        score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
-        x: points ``(N, *event)`` from the data.
-        batch_size: points evaluated at a time.
-
-    Returns:
-        Mean and standard error over the points.
-
-    Raises:
-        ValueError: score returns another shape than that of its points.
+    The score s_d of the data is a function ``(N, *event) -> (N, *event)``.
 
     Reference: Song et al. (2019), Eq. (1).
 
@@ -120,7 +95,7 @@ def sliced_fisher_divergence(
     """Sliced Fisher divergence, ``E 0.5 (v.(s - s_d))^2``, averaged over M directions per point.
 
     Args:
-        model: a log-density ``(N, *event) -> (N,)`` or a `Field`, with score s.
+        model: as for `fisher_divergence`, like score and x.
         score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
         x: points ``(N, *event)`` from the data.
         projection: distribution of the directions; None is Rademacher, independent between points.
@@ -128,12 +103,6 @@ def sliced_fisher_divergence(
         num_projections: M, directions per point.
         generator: source of randomness; None is torch's default generator.
         batch_size: points evaluated at a time.
-
-    Returns:
-        Mean and standard error over points and directions together.
-
-    Raises:
-        ValueError: score returns another shape than that of its points.
 
     Reference: Song et al. (2019), Eq. (3).
 

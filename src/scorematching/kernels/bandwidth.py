@@ -1,11 +1,9 @@
 """A kernel by its name, with the median distance between samples as its bandwidth."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_count
+from scorematching._checks import can_read_values, check_choice, check_count
 from scorematching.kernels.distances import squared_distances
 from scorematching.kernels.radial import IMQ, RBF, Kernel
 
@@ -27,20 +25,11 @@ def kernel_for(
         bandwidth: h, a number, or one per set, ``(*B)``; None takes `median_bandwidth` of each.
         include_diagonal: passed on to `median_bandwidth`.
 
-    Returns:
-        The kernel.
-
-    Raises:
-        TypeError: if the bandwidth is not a number.
-        ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
-
     Example:
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
         3.0
     """
-    if kernel not in KERNELS:
-        names = " or ".join(f'"{name}"' for name in KERNELS)
-        raise ValueError(f'kernel must be {names}, got {kernel!r}; "rbf" suits most data')
+    check_choice(kernel, "kernel", KERNELS, '"rbf" suits most data')
     if bandwidth is None:
         bandwidth = median_bandwidth(samples, include_diagonal)
     if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), samples.shape[:-2]):
@@ -67,9 +56,6 @@ def median_bandwidth(
             samples it is smaller.
         max_points: samples compared per set; larger sets are thinned evenly.
 
-    Returns:
-        One bandwidth per set.
-
     Raises:
         ValueError: if a median is zero.
 
@@ -88,13 +74,9 @@ def median_bandwidth(
     else:
         above = torch.triu_indices(num, num, offset=1, device=x.device)
         median = distances[..., above[0], above[1]].median(dim=-1).values.sqrt()
-    _check_median(median)
-    return median
-
-
-def _check_median(median: Tensor) -> None:
     if can_read_values(median) and not bool((median > 0).all()):
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "
             "distances are zero; drop repeated samples, or pass bandwidth="
         )
+    return median

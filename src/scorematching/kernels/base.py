@@ -1,8 +1,7 @@
 """What the kernel estimates of a score share: their evaluation, and the checks of their points."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +11,7 @@ from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
 
+@dataclass(frozen=True, eq=False)
 class KernelScore(ABC):
     """A score estimated from sets of samples with a kernel.
 
@@ -28,18 +28,11 @@ class KernelScore(ABC):
         """The score at the samples themselves, ``(*B, M, D)``."""
 
     def score(self, x: Tensor, chunk_size: int | None = None) -> Tensor:
-        """The score at points, differentiable in them.
+        """The score at points, ``(*B, N, D) -> (*B, N, D)``, differentiable in them.
 
         Args:
             x: points ``(*B, N, D)``.
             chunk_size: points evaluated at a time; None limits the memory.
-
-        Returns:
-            ``(*B, N, D)``.
-
-        Raises:
-            TypeError: if x has another dtype or device than the samples.
-            ValueError: if x has another number of sets or of coordinates.
         """
         return self._in_chunks(self._score, x, chunk_size)
 

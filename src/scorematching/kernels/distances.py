@@ -4,8 +4,6 @@ Both are computed relative to the mean of the second set, so that coordinates fa
 lose no digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -22,9 +20,6 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
 
     Computed in double precision: points a thousand bandwidths apart keep ten digits. Rounding may
     leave -1e-16 instead of 0.
-
-    Raises:
-        ValueError: if points of the two sets have different numbers of coordinates.
 
     Example:
         >>> squared_distances(torch.tensor([[1e4]]), torch.tensor([[1e4], [1e4 + 2]])).tolist()
@@ -65,9 +60,6 @@ def in_chunks(
         x: points ``(*B, N, D)``.
         columns: number of columns of the matrix that the function builds.
         chunk_size: n; None limits the entries of that matrix.
-
-    Returns:
-        ``(*B, N, ...)``.
 
     Example:
         >>> x = torch.randn(5, 2)

@@ -12,7 +12,7 @@ from scorematching._checks import check_positive
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
 from scorematching.kernels.distances import in_chunks
-from scorematching.kernels.radial import Kernel, Radial
+from scorematching.kernels.radial import Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,6 @@ class KernelExpFamily(KernelScore):
     (M + m) D per point.
 
     Attributes:
-        samples: ``(*B, M, D)``.
-        kernel: with one bandwidth per set.
         base: log q0.
         scale: a, ``(*B)``.
         points: x_b, ``(*B, m, D)``: all samples, or a subset.
@@ -44,8 +42,6 @@ class KernelExpFamily(KernelScore):
         (torch.Size([3]), torch.Size([3, 2]))
     """
 
-    samples: Tensor
-    kernel: Kernel
     base: Base
     scale: Tensor
     points: Tensor
@@ -91,7 +87,7 @@ class Base:
         return -0.5 * (self.precision * (self.mean - x).square()).sum(-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Drift:
     """The function xi of `KernelExpFamily`: its values, gradients and squared norm."""
 
@@ -101,36 +97,32 @@ class Drift:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``xi(x)``: ``(*B, N, D) -> (*B, N)``."""
-        second = self._laplacian()(x, self.samples).sum(-1)
-        first = self.kernel.directed_sum(x, self.samples, self._base_scores())
-        return (second + first) / self._num()
+        second = self.laplacian(x, self.samples).sum(-1)
+        first = self.kernel.directed_sum(x, self.samples, self.base_scores)
+        return (second + first) / self.num
 
     def gradient(self, x: Tensor) -> Tensor:
         """``grad xi(x)``: ``(*B, N, D) -> (*B, N, D)``."""
-        second = self._laplacian().grad_sum(x, self.samples)
-        first = self.kernel.mixed_sum(x, self.samples, self._base_scores())
-        return (second + first) / self._num()
+        second = self.laplacian.grad_sum(x, self.samples)
+        first = self.kernel.mixed_sum(x, self.samples, self.base_scores)
+        return (second + first) / self.num
 
     def norm_square(self) -> Tensor:
         """``<xi, xi> = mean_a (laplacian xi(x_a) + grad log q0(x_a) . grad xi(x_a))``, ``(*B)``."""
-        x, scores, laplacian = self.samples, self._base_scores(), self._laplacian()
+        x, scores, twice = self.samples, self.base_scores, self.laplacian.laplacian
 
         def laplacian_of_xi(x: Tensor) -> Tensor:
-            second = laplacian.laplacian(x.shape[-1])(x, self.samples).sum(-1)
-            return (second + laplacian.directed_sum(x, self.samples, scores)) / self._num()
+            second = twice(x.shape[-1])(x, self.samples).sum(-1)
+            return (second + self.laplacian.directed_sum(x, self.samples, scores)) / self.num
 
-        values = in_chunks(laplacian_of_xi, x, self._num())
-        along = (scores * in_chunks(self.gradient, x, self._num())).sum(-1)
+        values = in_chunks(laplacian_of_xi, x, self.num)
+        along = (scores * in_chunks(self.gradient, x, self.num)).sum(-1)
         return (values + along).mean(-1)
 
-    def _laplacian(self) -> Radial:
-        return self.kernel.laplacian(self.samples.shape[-1])
-
-    def _base_scores(self) -> Tensor:
-        return self.base.score(self.samples)
-
-    def _num(self) -> int:
-        return self.samples.shape[-2]
+    def __post_init__(self) -> None:
+        self.num, dim = self.samples.shape[-2:]
+        self.laplacian = self.kernel.laplacian(dim)
+        self.base_scores = self.base.score(self.samples)
 
 
 def prepare(

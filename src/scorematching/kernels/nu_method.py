@@ -1,7 +1,5 @@
 """Kernel exponential families by iteration: the nu-method."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -29,21 +27,8 @@ def fit_nu_method(
 
     C has norm 1 / h^2 or less. No linear system is solved: a step costs M^2 D, memory is M^2.
 
-    Args:
-        samples: B sets of M samples, ``(*B, M, D)``.
-        kernel: "rbf" or "imq".
-        bandwidth: of the kernel, as for `fit_kernel_exp_family`.
-        num_iterations: t; fewer give a smoother estimate.
-        nu: order up to which the method exploits smoothness of the true score.
-        base_scale: as for `fit_kernel_exp_family`.
-        include_diagonal: as for `fit_kernel_exp_family`.
-
-    Returns:
-        The fitted log-density.
-
-    Raises:
-        TypeError: if an argument is of the wrong type.
-        ValueError: if the samples are too few, not finite or all equal, or a number out of range.
+    ``num_iterations`` is t: fewer give a smoother estimate. ``nu`` is the order up to which the
+    method exploits smoothness of the true score. Other arguments as for `fit_kernel_exp_family`.
 
     Reference: Zhou, Shi and Zhu (2020), Nonparametric score estimators, Example 3.4; Engl, Hanke
     and Neubauer (1996), Regularization of inverse problems, Section 6.3.

@@ -99,10 +99,6 @@ class Kernel(Radial):
         bandwidth: h, a number, or one per set of points, ``(*B)``. Near zero distance all kernels
             here are ``1 - |x - y|^2 / (2 h^2)``, so their bandwidths can be compared.
 
-    Raises:
-        TypeError: if the bandwidth is not a number.
-        ValueError: if it is not positive.
-
     Example:
         >>> kernel: Kernel = RBF(bandwidth=2.0)
         >>> kernel(torch.zeros(1, 3), torch.zeros(1, 3)).item()
@@ -112,7 +108,6 @@ class Kernel(Radial):
     bandwidth: float | Tensor
 
     def __post_init__(self) -> None:
-        """Check the bandwidth."""
         advice = "None takes the median distance between samples"
         if not isinstance(self.bandwidth, Tensor):
             check_positive(self.bandwidth, "bandwidth", advice)

@@ -1,7 +1,5 @@
 """The spectral Stein gradient estimator (Shi, Sun and Zhu, 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +10,6 @@ from torch import Tensor
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.radial import Kernel
 
 Eigenpairs = tuple[Tensor, Tensor]
 """Eigenvalues ``(*B, M)``, largest first, and eigenvectors as columns, ``(*B, M, M)``."""
@@ -41,8 +38,6 @@ class SpectralScore(KernelScore):
     per point.
 
     Attributes:
-        samples: ``(*B, M, D)``.
-        kernel: with one bandwidth per set.
         coefficients: C, ``(*B, M, D)``.
         values: the score at the samples, ``-sum_{j <= J} U_j U_j' G / mu_j``, ``(*B, M, D)``.
         eigenvalues: mu, largest first, ``(*B, M)``.
@@ -57,8 +52,6 @@ class SpectralScore(KernelScore):
         True
     """
 
-    samples: Tensor
-    kernel: Kernel
     coefficients: Tensor
     values: Tensor
     eigenvalues: Tensor
@@ -99,9 +92,6 @@ def fit_spectral(
             False chooses J for each set.
         solver: eigenpairs of positive semidefinite matrices, largest first.
 
-    Returns:
-        The fitted score.
-
     Raises:
         TypeError: if an argument is of the wrong type.
         ValueError: if there are fewer than two samples, some are not finite or all equal, if
@@ -121,7 +111,8 @@ def fit_spectral(
     mu, U = solver(k(samples, samples))
     if num_eigen is None:
         spectra = mu.reshape(-1, mu.shape[-1]).mean(0).expand_as(mu) if average_mass else mu
-        count = _count(spectra, mass)
+        share = spectra.cumsum(-1) / spectra.sum(-1, keepdim=True)
+        count = (share < mass).sum(-1).clamp(min=1)
     else:
         count = torch.full(mu.shape[:-1], num_eigen, device=mu.device)
     kept = torch.arange(mu.shape[-1], device=mu.device) < count[..., None]
@@ -129,12 +120,6 @@ def fit_spectral(
     inverse = torch.where(kept, 1 / mu, 0.0)[..., None]
     beta = -inverse * (U.mT @ -k.grad_sum(samples, samples))
     return SpectralScore(samples, k, U @ (inverse * beta), U @ beta, mu, count)
-
-
-def _count(mu: Tensor, mass: float) -> Tensor:
-    """The number of largest eigenvalues whose sum is below a share of the total; at least one."""
-    share = mu.cumsum(-1) / mu.sum(-1, keepdim=True)
-    return (share < mass).sum(-1).clamp(min=1)
 
 
 def _check_kept(mu: Tensor, kept: Tensor) -> None:

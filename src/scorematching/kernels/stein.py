@@ -1,7 +1,5 @@
 """The Stein gradient estimator (Li and Turner, 2018)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +8,6 @@ from torch import Tensor
 from scorematching._checks import can_read_values, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.radial import Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +28,6 @@ class SteinScore(KernelScore):
     Cost: M^2 per point.
 
     Attributes:
-        samples: ``(*B, M, D)``.
-        kernel: with one bandwidth per set.
         eta: ridge.
         root: L^-1, for the Cholesky factor ``L L' = K + eta I``, ``(*B, M, M)``.
         gradient_sums: G, ``(*B, M, D)``.
@@ -46,8 +41,6 @@ class SteinScore(KernelScore):
         True
     """
 
-    samples: Tensor
-    kernel: Kernel
     eta: float
     root: Tensor
     gradient_sums: Tensor
@@ -81,9 +74,6 @@ def fit_stein(
         bandwidth: a number, or one per set, ``(*B)``; None is the median distance of each set.
         eta: ridge, added to the kernel matrix.
         include_diagonal: count zero distances in the median, as the paper's code does.
-
-    Returns:
-        The fitted score.
 
     Raises:
         TypeError: if an argument is of the wrong type.

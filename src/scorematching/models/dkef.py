@@ -1,17 +1,16 @@
 """Deep kernel exponential families."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from scorematching._checks import (
     can_read_values,
+    check_choice,
     check_count,
     check_flag,
     check_generator,
@@ -77,7 +76,7 @@ class DKEF(nn.Module):
         lam: float = 0.01,
         distances: str = "products",
         as_released: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         """Build the networks; `initialise` moves the inducing points to data."""
         super().__init__()
@@ -100,7 +99,7 @@ class DKEF(nn.Module):
         return 10**self.log10_lam
 
     @torch.no_grad()
-    def initialise(self, x_train: Tensor, generator: torch.Generator | None = None) -> None:
+    def initialise(self, x_train: Tensor, generator: Generator | None = None) -> None:
         """Set the inducing points to distinct random training points.
 
         Args:
@@ -140,42 +139,29 @@ class DKEF(nn.Module):
 
         return log_density
 
-    def solve_alpha(
-        self, objective: Any, x: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def solve_alpha(self, x: Tensor, objective: Any, generator: Generator | None = None) -> Tensor:
         """The alpha of least loss at points ``x: (N, D)``, ``(L,)``, differentiable."""
-        return self._batch_form(objective, x, generator).solve(self.lam)
+        return self._batch_form(x, objective, generator).solve(self.lam)
 
     def fit_alpha(
-        self,
-        objective: Any,
-        x: Tensor,
-        generator: torch.Generator | None = None,
-        chunk_size: int = 100,
+        self, x: Tensor, objective: Any, generator: Generator | None = None, chunk_size: int = 100
     ) -> QuadraticForm:
-        """Store the alpha of least loss at points.
+        """Store the alpha of least loss at points; returns the mean loss as a function of alpha.
 
         Args:
-            objective: any objective with `terms`.
             x: points ``(N, D)``.
+            objective: any objective with `terms`.
             generator: source of randomness; None is torch's default generator.
             chunk_size: points evaluated at a time.
-
-        Returns:
-            The mean loss as a function of alpha.
         """
-        form = self.alpha_form(objective, x, generator, chunk_size)
+        form = self.alpha_form(x, objective, generator, chunk_size)
         with torch.no_grad():
             self.alpha.copy_(form.solve(self.lam))
         return form
 
     @torch.no_grad()
     def alpha_form(
-        self,
-        objective: Any,
-        x: Tensor,
-        generator: torch.Generator | None = None,
-        chunk_size: int = 100,
+        self, x: Tensor, objective: Any, generator: Generator | None = None, chunk_size: int = 100
     ) -> QuadraticForm:
         """The mean loss of points as a function of alpha; arguments as `fit_alpha`."""
         check_points(x)
@@ -188,11 +174,7 @@ class DKEF(nn.Module):
         return form
 
     def two_stage_loss(
-        self,
-        objective: Any,
-        x_alpha: Tensor,
-        x_loss: Tensor,
-        generator: torch.Generator | None = None,
+        self, x_alpha: Tensor, x_loss: Tensor, objective: Any, generator: Generator | None = None
     ) -> Tensor:
         """The training loss: that of some points, with alpha solved on others, ``(N,)``.
 
@@ -201,15 +183,15 @@ class DKEF(nn.Module):
         overflowed, so that a training loop can report the divergence.
 
         Args:
-            objective: any objective with `terms`.
             x_alpha: points to solve alpha on, ``(N', D)``.
             x_loss: points to take the loss of, ``(N, D)``.
+            objective: any objective with `terms`.
             generator: source of randomness; None is torch's default generator.
 
         Raises:
             ValueError: if alpha has no solution in the working precision.
         """
-        form = self._batch_form(objective, x_alpha, generator)
+        form = self._batch_form(x_alpha, objective, generator)
         if self.overflows(form):
             return self.lam * x_loss.new_full((len(x_loss),), math.nan)
         return objective(self.log_density_with(form.solve(self.lam)), x_loss, generator)
@@ -219,9 +201,7 @@ class DKEF(nn.Module):
         values = torch.cat([form.G.flatten(), form.b, self.lam[None]]).detach()
         return can_read_values(values) and not bool(values.isfinite().all())
 
-    def _batch_form(
-        self, objective: Any, x: Tensor, generator: torch.Generator | None
-    ) -> QuadraticForm:
+    def _batch_form(self, x: Tensor, objective: Any, generator: Generator | None) -> QuadraticForm:
         """The mean loss of points as a function of alpha, differentiable in all parameters."""
         check_points(x)
         check_generator(generator, x)
@@ -272,10 +252,7 @@ class FeatureNetworks(nn.Module):
         torch.Size([3, 5, 4])
     """
 
-    def __init__(
-        self, dim: int, num: int, width: int, generator: torch.Generator | None = None
-    ) -> None:
-        """Draw the weights."""
+    def __init__(self, dim: int, num: int, width: int, generator: Generator | None = None) -> None:
         super().__init__()
 
         def normal(*shape: int) -> nn.Parameter:
@@ -324,8 +301,5 @@ def _check_arguments(
     check_count(width, "width", "30 is a good default")
     check_positive(lam, "lam", "0.01 is a good start; it is trained")
     check_flag(as_released, "as_released", "False is the formula of the paper")
-    if distances not in ("products", "differences"):
-        raise ValueError(
-            f'distances must be "products" or "differences", got {distances!r}; '
-            '"products" is the fast one'
-        )
+    choices = ("products", "differences")
+    check_choice(distances, "distances", choices, '"products" is the fast one')

@@ -1,7 +1,5 @@
 """Small networks for log-densities and scores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -42,7 +40,6 @@ class MLPDensity(nn.Module):
         activation: Callable[[], nn.Module] = nn.Softplus,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Build the layers."""
         super().__init__()
         self.net = mlp([dim, *hidden, 1], activation, generator)
         self.location = nn.Parameter(torch.zeros(dim))
@@ -81,7 +78,6 @@ class ScoreNetwork(nn.Module):
         activation: Callable[[], nn.Module] = nn.Softplus,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Build the layers."""
         super().__init__()
         if context_dim != 0:
             check_count(context_dim, "context_dim", "zero is for no context")
@@ -139,7 +135,6 @@ class ConditionalMLP(nn.Module):
         activation: Callable[[], nn.Module] = nn.Tanh,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Build the layers."""
         super().__init__()
         check_count(dim, "dim", "it is the number of coordinates of z")
         check_count(context_dim, "context_dim", "for no context use ScoreNetwork")

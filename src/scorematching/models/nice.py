@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching._checks import check_count, check_generator
+from scorematching._checks import check_choice, check_count
+from scorematching._random import normal, uniform
 from scorematching.distributions import standard_normal_log_density
 from scorematching.models.networks import mlp
 
@@ -19,26 +20,18 @@ class Prior(NamedTuple):
 
     Attributes:
         log_density: ``(N, K) -> (N,)``, for any number K of coordinates.
-        sample: coordinates of a shape, ``(like, shape, generator) -> (*shape)``, in the dtype and
-            on the device of ``like``.
+        sample: coordinates, ``(shape, like, generator) -> (*shape)``, as those of `_random`.
     """
 
     log_density: Callable[[Tensor], Tensor]
-    sample: Callable[[Tensor, tuple[int, ...], torch.Generator | None], Tensor]
-
-
-def _sample_normal(
-    like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None
-) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+    sample: Callable[[Sequence[int], Tensor, torch.Generator | None], Tensor]
 
 
 def _sample_logistic(
-    like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None
+    shape: Sequence[int], like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    u = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
     # A uniform number may be 0, whose logit is infinite.
-    return torch.logit(u, eps=torch.finfo(like.dtype).eps / 2)
+    return torch.logit(uniform(shape, like, generator), eps=torch.finfo(like.dtype).eps / 2)
 
 
 def _logistic(z: Tensor) -> Tensor:
@@ -46,7 +39,7 @@ def _logistic(z: Tensor) -> Tensor:
 
 
 PRIORS = {
-    "normal": Prior(standard_normal_log_density, _sample_normal),
+    "normal": Prior(standard_normal_log_density, normal),
     "logistic": Prior(_logistic, _sample_logistic),
 }
 """Distributions of the latents; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""
@@ -72,9 +65,6 @@ class NICE(nn.Module):
         prior: distribution of the latents, "normal" or "logistic".
         generator: source of the initial weights; None is torch's default generator.
 
-    Raises:
-        ValueError: if dim is below 2 or the prior is unknown.
-
     Reference: Dinh et al. (2014); Song et al. (2019), Section 6.1 and Appendix C.2, whose four
     couplings of five hidden layers with 1000 units are the defaults.
 
@@ -96,7 +86,6 @@ class NICE(nn.Module):
         prior: str = "normal",
         generator: torch.Generator | None = None,
     ) -> None:
-        """Build the couplings."""
         super().__init__()
         _check_arguments(dim, num_couplings, prior)
         self.dim = dim
@@ -141,9 +130,7 @@ class NICE(nn.Module):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n independent points, ``(n, D)``, without gradients."""
         check_count(n, "n", "draw one point or more")
-        check_generator(generator, self.log_scale)
-        z = PRIORS[self.prior].sample(self.log_scale, (n, self.dim), generator)
-        return self.inverse(z)
+        return self.inverse(PRIORS[self.prior].sample((n, self.dim), self.log_scale, generator))
 
     def extra_repr(self) -> str:
         """Dimension and prior."""
@@ -178,5 +165,4 @@ def _check_arguments(dim: int, num_couplings: int, prior: str) -> None:
     if dim < 2:
         raise ValueError(f"dim must be at least 2, got {dim}; a coupling needs two halves")
     check_count(num_couplings, "num_couplings", "the paper has 4")
-    if prior not in PRIORS:
-        raise ValueError(f"prior must be one of {', '.join(PRIORS)}, got {prior!r}; try 'normal'")
+    check_choice(prior, "prior", PRIORS, 'try "normal"')

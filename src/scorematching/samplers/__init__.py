@@ -1,7 +1,8 @@
 """Samplers: steps of Markov chains as pure functions of a state.
 
 Every sampler is a module with three functions for C chains at once: ``draw`` returns the noise of
-one step, ``move`` is the step with given noise, and ``step`` does both.
+one step, ``move`` is the step with given noise, and ``step`` does both. The latter two return the
+next state, or positions, and diagnostics.
 
 ================  ==============================================  =================================
 module            a step                                          needs
@@ -16,12 +17,7 @@ Steps do not adapt their size; `adapt` and `adapt_step_size` compute a new one f
 """
 
 from scorematching.samplers import annealed, hmc, langevin, mala
-from scorematching.samplers.adaptation import (
-    Adaptation,
-    adapt,
-    adapt_step_size,
-    begin_adaptation,
-)
+from scorematching.samplers.adaptation import Adaptation, adapt, adapt_step_size, begin_adaptation
 from scorematching.samplers.annealed import anneal, noise_levels
 from scorematching.samplers.base import State, Target, start, target_of
 

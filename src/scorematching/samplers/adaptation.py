@@ -4,8 +4,6 @@ Chains whose step size depends on their own history do not leave the target inva
 warm-up, or on other chains.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -83,9 +81,6 @@ def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adapta
         acceptance: of the step, in the shape of the step size; the mean over chains that share it.
         wanted: the wanted acceptance: 0.65 for Hamiltonian paths, 0.574 for Langevin steps.
 
-    Returns:
-        State after it.
-
     Reference: Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2.
 
     Example:
@@ -115,9 +110,6 @@ def adapt_step_size(
         acceptance: a, of the chains that share h; averaged if h is a number.
         wanted: the wanted acceptance; 0.65 is best for many coordinates.
         rate: of the adaptation.
-
-    Returns:
-        The next step size, a number or a tensor like h.
 
     Example:
         >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)

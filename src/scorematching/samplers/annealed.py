@@ -4,8 +4,6 @@ At every level sigma, chains take unadjusted Langevin steps with the score of th
 of standard deviation sigma; step sizes are proportional to sigma.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -74,7 +72,7 @@ def anneal(
     num_steps: int = 100,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, AnnealedInfo]:
-    """Run chains through all levels, with ``num_steps`` Langevin steps at each.
+    """Final positions and diagnostics of chains with ``num_steps`` Langevin steps at each level.
 
     At level i the step size is ``h sigma_i / sigma_L``, which keeps the ratio of drift and noise.
     Cost: ``L * num_steps`` scores.
@@ -86,9 +84,6 @@ def anneal(
         step_size: h, at the last level.
         num_steps: steps at every level.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Final positions, and diagnostics.
 
     Reference: Song and Ermon (2019), Generative modeling by estimating gradients, Algorithm 1,
     where the step is ``alpha = h^2``.

@@ -1,7 +1,5 @@
 """What samplers share: targets, states of chains and helpers for rows of chains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +9,6 @@ from torch import Tensor
 from scorematching._checks import (
     check_batch,
     check_depends,
-    check_generator,
     check_log_density,
     check_positive,
     is_number,
@@ -43,14 +40,11 @@ class State(NamedTuple):
 
 
 def target_of(log_density: LogDensity) -> Target:
-    """A log-density with its score by automatic differentiation, both detached.
+    """A `Target`: a log-density with its score by automatic differentiation, both detached.
 
     Args:
         log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
             its input only.
-
-    Returns:
-        A function ``x -> (log-density (C,), score (C, *event))``.
 
     Raises:
         ValueError: by that function, if the log-density has another shape or ignores its points.
@@ -75,14 +69,7 @@ def target_of(log_density: LogDensity) -> Target:
 
 
 def start(target: Target, x: Tensor) -> State:
-    """The initial state of chains at given points.
-
-    Args:
-        target: log-density and score, see `target_of`.
-        x: positions ``(C, *event)``.
-
-    Returns:
-        Positions, with log-density and score there.
+    """The initial state of chains at given points ``x: (C, *event)``.
 
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()
@@ -90,17 +77,6 @@ def start(target: Target, x: Tensor) -> State:
     """
     check_batch(x)
     return State(x, *target(x))
-
-
-def normal_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise in the shape of ``x``."""
-    check_generator(generator, x)
-    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-
-
-def uniform_rows(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One uniform number for each row of ``x``, ``(C,)``."""
-    return torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=x.device)
 
 
 def per_chain(step_size: float | Tensor, x: Tensor) -> float | Tensor:

@@ -4,14 +4,13 @@ A step is ``draw``, the only random part, then ``move``, which is deterministic.
 argument; `adaptation` computes a new one from the acceptance.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_count
+from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
 from scorematching.samplers.base import (
@@ -19,11 +18,9 @@ from scorematching.samplers.base import (
     Target,
     check_step_size,
     choose,
-    normal_like,
     per_chain,
     start,
     target_of,
-    uniform_rows,
 )
 
 __all__ = [
@@ -89,30 +86,17 @@ def draw(x: Tensor, generator: torch.Generator | None = None) -> HMCNoise:
         >>> momentum.shape, uniform.shape
         (torch.Size([4, 2]), torch.Size([4]))
     """
-    return HMCNoise(normal_like(x, generator), uniform_rows(x, generator))
+    return HMCNoise(normal(x.shape, x, generator), uniform(x.shape[:1], x, generator))
 
 
 def leapfrog(
-    target: Target,
-    state: HMCState,
-    momentum: Tensor,
-    step_size: float | Tensor,
-    num_leapfrog: int,
+    target: Target, state: HMCState, momentum: Tensor, step_size: float | Tensor, num_leapfrog: int
 ) -> tuple[HMCState, Tensor]:
-    """Hamiltonian dynamics by the leapfrog rule, with unit masses.
+    """State and momentum after a path of Hamiltonian dynamics, by the leapfrog rule.
 
     L times ``p <- p + (h/2) s(x)``, ``x <- x + h p``, ``p <- p + (h/2) s(x)``. The map preserves
-    volume, and is its own inverse when the momentum is negated. Cost: L scores.
-
-    Args:
-        target: log-density and score.
-        state: initial state.
-        momentum: p, ``(C, *event)``.
-        step_size: h, a number or one per chain, ``(C,)``.
-        num_leapfrog: L, number of position updates.
-
-    Returns:
-        State and momentum at the end of the path.
+    volume, and is its own inverse when the momentum p, ``(C, *event)``, is negated. Cost: L scores.
+    Other arguments as for `step`.
 
     Example:
         For a constant density the path is a straight line.
@@ -133,25 +117,12 @@ def leapfrog(
 
 
 def move(
-    state: HMCState,
-    target: Target,
-    noise: HMCNoise,
-    step_size: float | Tensor,
-    num_leapfrog: int,
+    state: HMCState, target: Target, noise: HMCNoise, step_size: float | Tensor, num_leapfrog: int
 ) -> tuple[HMCState, HMCInfo]:
     """One step with given noise: a leapfrog path, accepted with probability ``min(1, e^-dH)``.
 
-    ``H = |p|^2 / 2 - log p(x)``. A path that ends with an energy of NaN is rejected.
-
-    Args:
-        state: current state.
-        target: log-density and score.
-        noise: from `draw`.
-        step_size: h, a number or one per chain, ``(C,)``.
-        num_leapfrog: L, number of position updates.
-
-    Returns:
-        The next state, and diagnostics.
+    ``H = |p|^2 / 2 - log p(x)``. A path that ends with an energy of NaN is rejected. Arguments as
+    for `step`, with noise from `draw`.
 
     Example:
         A uniform number of one rejects every proposal.
@@ -186,9 +157,6 @@ def step(
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates; each costs one score.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The next state, and diagnostics.
 
     Example:
         Small steps conserve energy, so nearly all of them are accepted.

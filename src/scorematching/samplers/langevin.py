@@ -6,15 +6,14 @@ distribution that is only close to the target: for a Gaussian of precision P its
 ``P^-1 (I - h^2 P / 4)^-1``. `mala` adds the test.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_batch, check_vector
-from scorematching.samplers.base import check_step_size, normal_like, per_chain
+from scorematching._random import normal
+from scorematching.samplers.base import check_step_size, per_chain
 from scorematching.types import Vector
 
 __all__ = ["LangevinInfo", "draw", "move", "step"]
@@ -42,7 +41,7 @@ def draw(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         >>> draw(torch.zeros(4, 2)).shape
         torch.Size([4, 2])
     """
-    return normal_like(x, generator)
+    return normal(x.shape, x, generator)
 
 
 def move(
@@ -50,14 +49,7 @@ def move(
 ) -> tuple[Tensor, LangevinInfo]:
     """One step with given noise, ``x + (h^2 / 2) s(x) + h eps``, detached.
 
-    Args:
-        x: positions, ``(C, *event)``.
-        score: s, ``(C, *event) -> (C, *event)``.
-        noise: eps, from `draw`.
-        step_size: h, a number or one per chain, ``(C,)``.
-
-    Returns:
-        The next positions, and diagnostics.
+    Arguments as for `step`, with noise eps from `draw`.
 
     Example:
         >>> x, _ = move(torch.tensor([[4.0]]), torch.neg, torch.tensor([[1.0]]), step_size=1.0)
@@ -73,10 +65,7 @@ def move(
 
 
 def step(
-    x: Tensor,
-    score: Vector,
-    step_size: float | Tensor,
-    generator: torch.Generator | None = None,
+    x: Tensor, score: Vector, step_size: float | Tensor, generator: torch.Generator | None = None
 ) -> tuple[Tensor, LangevinInfo]:
     """One unadjusted Langevin step.
 
@@ -85,9 +74,6 @@ def step(
         score: s, ``(C, *event) -> (C, *event)``: a score network, `VectorField.score`...
         step_size: h, a number or one per chain, ``(C,)``.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The next positions, and diagnostics.
 
     Example:
         >>> x = torch.full((1000, 1), 5.0)

@@ -6,8 +6,6 @@ leapfrog step of `hmc` with momentum eps: the position is y, and the energy erro
 logarithm of that ratio.
 """
 
-from __future__ import annotations
-
 import torch
 
 from scorematching.samplers import hmc
@@ -22,14 +20,7 @@ def move(
 ) -> tuple[State, HMCInfo]:
     """One step with given noise, deterministic.
 
-    Args:
-        state: from `start` or an earlier step with the same target.
-        target: log-density and score, see `target_of`.
-        noise: eps and a uniform number for each chain, from `draw`.
-        step_size: h, a number or one per chain, ``(C,)``.
-
-    Returns:
-        The next state, and diagnostics.
+    Arguments as for `step`, with noise from `draw`: eps and a uniform number for each chain.
 
     Example:
         >>> from scorematching.samplers import start, target_of
@@ -54,9 +45,6 @@ def step(
         target: log-density and score, see `target_of`.
         step_size: h, a number or one per chain, ``(C,)``; best with an acceptance of about 0.57.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The next state, and diagnostics.
 
     Reference: Roberts and Tweedie (1996), Exponential convergence of Langevin distributions.
 

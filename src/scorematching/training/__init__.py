@@ -1,15 +1,41 @@
-"""Training: one loop for every model and objective, resumable to the same digits."""
+"""Training: one loop for every model and objective, resumable to the same digits.
+
+What the arguments of `train` can be:
+
+==============  =================================================================================
+``objective``   an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which is
+                how models with a context are trained; `Alternating` trains parts in turn
+``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches
+``validation``  held-out points, or a function of the model, which is called in evaluation mode,
+                without gradients and with averaged weights; its noise is the same every time, so
+                that losses can be compared
+``optimizer``   called with the parameters and ``lr=``; `functools.partial` sets the rest, and a
+                function of one's own may put parameters into groups with rates of their own, which
+                the schedule multiplies; None is Adam, on a GPU its fused form
+``executor``    "eager", "captured" (as one CUDA graph), "compiled", "compiled+captured", or several
+                of these in order of preference, of which the first that works is used. "auto" on a
+                GPU is all but "compiled", the fastest first; runs of fewer than 1000 steps are not
+                compiled, which takes half a minute, and batches of varying shape run eagerly.
+                "auto" on a CPU is "eager". The choice, and why another one failed, goes to the
+                logger ``scorematching.training``
+``generator``   source of all randomness, on the device of the module, with a state of its own in
+                each process; None is torch's default generator
+==============  =================================================================================
+
+A loss that is not finite raises `DivergedError`, at most 50 steps later. The module then has the
+weights of the best validation; without validation, those of the last checkpoint, whether or not
+there is a folder.
+"""
 
 from scorematching.training.alternating import Alternating, Phase, score_first
 from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import load_weights
 from scorematching.training.config import TrainConfig
-from scorematching.training.early_stopping import EarlyStopping
 from scorematching.training.loop import TrainResult, train
 from scorematching.training.losses import LossModule
 from scorematching.training.progress import Record, read_log
 from scorematching.training.schedule import learning_rate
-from scorematching.training.state import TrainState
+from scorematching.training.state import EarlyStopping, TrainState
 
 __all__ = [
     "Alternating",

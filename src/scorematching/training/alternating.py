@@ -5,8 +5,6 @@ before it have updated, and updates its own parts only. An implicit auto-encoder
 updates its score network first, and then its encoder with the improved scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +85,6 @@ class Alternating:
     """
 
     def __init__(self, *phases: Phase) -> None:
-        """Store the phases."""
         if not phases or not all(isinstance(phase, Phase) for phase in phases):
             raise TypeError(
                 f"phases must be one Phase or more, got {phases!r}; "

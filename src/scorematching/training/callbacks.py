@@ -1,7 +1,5 @@
 """Code of the user's that runs during training."""
 
-from __future__ import annotations
-
 from scorematching.training.progress import Record
 from scorematching.training.state import TrainState
 

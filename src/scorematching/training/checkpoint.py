@@ -6,8 +6,6 @@ that it always names complete files. Files left behind by a killed process are r
 checkpoint. Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -114,16 +112,13 @@ def _check_same_config(before: TrainConfig, now: TrainConfig, folder: Path) -> N
 
 
 def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> int:
-    """Copy the weights of a checkpoint into a module.
+    """Copy the weights of a checkpoint into a module; returns the step at which they were saved.
 
     Args:
         module: of the same architecture as the one that was trained.
         folder: the folder of the run.
         which: "best", those of the least validation loss, or "last"; averaged, if the run kept
             an average. Without validation there is only "last".
-
-    Returns:
-        The step at which they were saved.
 
     Raises:
         FileNotFoundError: if the folder holds no checkpoint.

@@ -1,11 +1,9 @@
 """Settings of a training run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
-from scorematching._checks import check_count, check_flag, check_positive, is_number
+from scorematching._checks import check_choice, check_count, check_flag, check_positive, is_number
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")
@@ -33,10 +31,6 @@ class TrainConfig:
         drop_last: leave out the points of an epoch that do not fill a batch.
         precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
 
-    Raises:
-        TypeError: if a number is of the wrong type.
-        ValueError: if a number is out of range, or a name unknown.
-
     Example:
         >>> TrainConfig(epochs=10, lr=3e-4, schedule="cosine", max_norm=1000.0).batch_size
         128
@@ -58,7 +52,6 @@ class TrainConfig:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         self._check_length()
         check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
         if self.max_norm is not None:
@@ -68,8 +61,8 @@ class TrainConfig:
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
-        _check_name(self.schedule, "schedule", SCHEDULES)
-        _check_name(self.precision, "precision", PRECISIONS)
+        check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
+        check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')
         _check_decay(self.ema_decay)
 
     def _check_length(self) -> None:
@@ -82,12 +75,6 @@ class TrainConfig:
         check_count(getattr(self, name), name, "it is the length of the run")
         if self.warmup != 0:
             check_count(self.warmup, "warmup", "zero is for no warm-up")
-
-
-def _check_name(value: Any, name: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        names = " or ".join(f'"{k}"' for k in known)
-        raise ValueError(f'{name} must be {names}, got {value!r}; "{known[0]}" suits most runs')
 
 
 def _check_decay(decay: Any) -> None:

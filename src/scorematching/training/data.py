@@ -1,7 +1,5 @@
 """Batches, epoch after epoch, from where a run was interrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
@@ -25,21 +23,12 @@ class Batches:
     again in every epoch. A tensor is moved to the device, if it takes at most a quarter of the
     free memory there.
 
-    Args:
-        data: the tensor, or an iterable of batches.
-        config: has the size of batches.
-        ranks: the processes that share them.
-        generator: for shuffling, and for ``transform``.
-        transform: applied to every batch, ``(batch, generator) -> batch``.
+    The generator is for shuffling and for ``transform``, which is applied to every batch.
 
     Attributes:
         epoch: number of epochs completed.
         position: number of batches drawn in this one.
         start: state of the generator at its beginning.
-
-    Raises:
-        TypeError: if data is neither.
-        ValueError: if there are too few points for one batch, or batches cannot be shared.
     """
 
     def __init__(
@@ -50,7 +39,6 @@ class Batches:
         generator: torch.Generator,
         transform: Transform | None,
     ) -> None:
-        """Check the data; nothing is drawn yet."""
         self.data = on_device(data, ranks.device) if isinstance(data, Tensor) else data
         self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform
@@ -75,7 +63,7 @@ class Batches:
         while True:
             for rows in self._open():
                 self.position += 1
-                yield self._prepare(rows)
+                yield self.prepare(self.data[rows] if isinstance(self.data, Tensor) else rows)
             if self.position == 0:
                 raise ValueError(
                     f"data must give batches in every epoch, got none in epoch {self.epoch}; pass "
@@ -108,11 +96,9 @@ class Batches:
         batches = order[:used].to(self.data.device).split(size)
         return iter([rows[self.ranks.rank :: self.ranks.count] for rows in batches])
 
-    def _prepare(self, rows: Any) -> Any:
-        """The points of a batch, given by row numbers or by itself."""
-        batch = to_device(
-            self.data[rows] if isinstance(self.data, Tensor) else rows, self.ranks.device
-        )
+    def prepare(self, batch: Any) -> Any:
+        """A batch on the device, transformed."""
+        batch = to_device(batch, self.ranks.device)
         return batch if self.transform is None else self.transform(batch, self.generator)
 
 

@@ -5,8 +5,6 @@ by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill
 the same digits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +22,7 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
-from scorematching.training.executors.choice import Fallback, choose, preferences
+from scorematching.training.executors.choice import choose, preferences
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import Ranks, join, source_of_noise
@@ -86,47 +84,30 @@ def train(
     resume: bool = False,
     progress: bool = False,
 ) -> TrainResult:
-    """Train a module in place.
+    """Train a module in place, on the mean of ``objective(model, batch)``.
 
-    Minimises the mean of ``objective(model, batch)``. Afterwards the module has the weights of
-    the best validation; without validation, the last ones; averaged, if an average is kept.
+    Afterwards the module has the weights of the best validation; without validation, the last
+    ones; averaged, if an average is kept. See `scorematching.training` for details of arguments.
 
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
-        objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which
-            is how models with a context are trained. `Alternating` trains parts in turn.
-        data: a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches.
+        objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``.
+        data: a tensor ``(N, *event)``, or an iterable of batches.
         config: the settings that are numbers.
-        validation: held-out points ``(N, *event)``, or a function of the model, which is called in
-            evaluation mode, without gradients and with averaged weights.
-        validation_objective: for held-out points; None takes the training objective. The noise
-            is the same at every validation, so that losses can be compared.
+        validation: held-out points ``(N, *event)``, or a function of the model.
+        validation_objective: for held-out points; None takes the training objective.
         transform: makes points of each batch and of held-out points, ``(batch, generator) ->
             batch``: dequantisation, noise.
-        optimizer: called with the parameters and ``lr=``; `functools.partial` sets the rest, and
-            a function of one's own may put parameters into groups with rates of their own, which
-            the schedule multiplies. None is Adam, on a GPU its fused form.
-        executor: how steps are run: "eager", "captured" (as one CUDA graph), "compiled",
-            "compiled+captured", or several of these in order of preference, of which the first
-            that works is used. "auto" on a GPU is all but "compiled", the fastest first; runs of
-            fewer than 1000 steps are not compiled, which takes half a minute, and batches of
-            varying shape run eagerly. "auto" on a CPU is "eager". The choice, and why another one
-            failed, goes to the logger ``scorematching.training``.
+        optimizer: called with the parameters and ``lr=``; None is Adam.
+        executor: how steps are run; "auto" takes the fastest way that works.
         callbacks: called during the run; see `Callback`.
-        generator: source of all randomness, on the device of the module, with a state of its own
-            in each process; None is torch's default generator.
+        generator: source of all randomness; None is torch's default generator.
         folder: for checkpoints and ``log.jsonl``; None writes nothing.
         resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
 
-    Returns:
-        Losses, the best step, time and throughput.
-
     Raises:
-        DivergedError: if a loss is not finite, at most 50 steps later. The module then has the
-            weights of the best validation; without validation, those of the last checkpoint,
-            whether or not there is a folder.
-        TypeError: if an argument is of the wrong type.
+        DivergedError: if a loss is not finite.
         ValueError: if arguments do not fit each other, or the run in the folder.
 
     Example:
@@ -138,40 +119,43 @@ def train(
     """
     _check_arguments(config, folder, resume, generator, progress)
     _check_parts(config, validation, validation_objective, callbacks)
-    module = module_of(model)
-    ranks = join(next(module.parameters()).device)
+    ranks = join(next(module_of(model).parameters()).device)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
-    step = _make_step(losses, optimizer, config, ranks)
-    state = TrainState(module, step, Batches(data, config, ranks, source, transform), config)
-    checked = validation_objective or objective
-    held_out = make_validation(model, validation, checked, transform, source, ranks.device)
-    static = isinstance(data, Tensor) and config.drop_last
-    names = preferences(executor, ranks.device, static, state.total)
-    run = _Run(state, held_out, None if folder is None else Path(folder), callbacks)
-    run.execute = choose(names, step, losses, ranks, run.log_executor)
-    run.begin(resume)
-    with display(progress and ranks.is_main, state.total, state.step) as shown:
-        run.loop(shown)
-    return run.result()
+    batches = Batches(data, config, ranks, source, transform)
+    state = TrainState(losses.module, _make_step(losses, optimizer, config, ranks), batches)
+    held_out = make_validation(model, validation, validation_objective or objective, batches)
+    return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
 
 class _Run:
     """The loop around the state of a run."""
 
-    execute: Fallback
-
     def __init__(
         self,
         state: TrainState,
         validation: Callable[[], float] | None,
-        folder: Path | None,
+        losses: LossModule,
+        executor: str | Sequence[str],
+        folder: str | Path | None,
         callbacks: Sequence[Callback],
     ) -> None:
         self.state, self.config, self.ranks = state, state.config, state.ranks
-        self.validation, self.folder, self.callbacks = validation, folder, callbacks
+        self.validation, self.callbacks = validation, callbacks
+        self.folder = None if folder is None else Path(folder)
         self.good, self.saved = snapshot(state.module), -1
         self.log = Log(None)
+        static = isinstance(state.batches.data, Tensor) and self.config.drop_last
+        names = preferences(executor, self.ranks.device, static, state.total)
+        self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
+
+    def run(self, resume: bool, progress: bool) -> TrainResult:
+        """Begin or continue the run, and train to the end."""
+        self.begin(resume)
+        total, step = self.state.total, self.state.step
+        with display(progress and self.ranks.is_main, total, step) as shown:
+            self.loop(shown)
+        return self.result()
 
     def begin(self, resume: bool) -> None:
         """Restore the checkpoint in the folder, if there is one, and open the log."""
@@ -208,7 +192,8 @@ class _Run:
                     self.save()
                 self.notify("on_step")
             self.save()
-            self.check_weights()
+            if not is_finite(state.module):  # after the last step, too
+                raise DivergedError(state.step + 1, state.losses.last_finite)
         except DivergedError as error:
             state.module.load_state_dict(self.good if state.best is None else state.best)
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
@@ -242,7 +227,7 @@ class _Run:
         lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
         record = Record(state.step, state.losses.mean(), lr, state.seconds, validation)
         state.history.append(record)
-        self.log.record(record)
+        self.log.write("record", record.step, asdict(record))
         self.notify("on_record", record)
         return record
 
@@ -259,11 +244,6 @@ class _Run:
                 save(self.folder, checkpoint)
                 self.log.write("checkpoint", state.step)
             self.ranks.wait()
-
-    def check_weights(self) -> None:
-        """Require that the last step, too, has left finite weights."""
-        if not is_finite(self.state.module):
-            raise DivergedError(self.state.step + 1, self.state.losses.last_finite)
 
     def finish(self) -> None:
         """Give the module its final weights: the best, or the average, or the last."""
@@ -351,10 +331,7 @@ def _check_arguments(
 
 
 def _check_parts(
-    config: TrainConfig,
-    validation: Any,
-    validation_objective: Any,
-    callbacks: Any,
+    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
 ) -> None:
     if validation_objective is not None and not isinstance(validation, Tensor):
         raise ValueError(

@@ -1,7 +1,5 @@
 """A model together with its objective, as one module from a batch to losses."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -33,9 +31,6 @@ class LossModule(nn.Module):
     Attributes:
         parts: for each phase of the objective, the parameters that it trains.
 
-    Raises:
-        TypeError: if the model is neither, or the objective cannot be called.
-
     Example:
         >>> from scorematching import ScoreMatching
         >>> from scorematching.models import MLPDensity
@@ -54,7 +49,6 @@ class LossModule(nn.Module):
         touch: bool = True,
         module: nn.Module | None = None,
     ) -> None:
-        """Combine model and objective."""
         super().__init__()
         if not callable(objective):
             raise TypeError(
@@ -81,18 +75,14 @@ class LossModule(nn.Module):
             phase: number of the phase; that of the last is what is validated.
             noise: from `draw`; None lets the objective draw it.
         """
+        objective: Any = self._objectives[phase]
         with self._autocast():
-            losses = self._losses(self._objectives[phase], batch, noise)
+            if noise is None:
+                losses: Tensor = objective(self._model(), batch, generator=self.generator)
+            else:
+                losses = objective.loss(as_field(self._model()), batch, noise)
         if self.touch and losses.requires_grad:
             losses = _Touch.apply(losses, *(p for p in self.parameters() if p.requires_grad))
-        return losses
-
-    def _losses(self, objective: Any, batch: Any, noise: Any) -> Tensor:
-        losses: Tensor
-        if noise is None:
-            losses = objective(self._model(), batch, generator=self.generator)
-        else:
-            losses = objective.loss(as_field(self._model()), batch, noise)
         return losses
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -123,12 +113,7 @@ class _Touch(torch.autograd.Function):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module that is trained: the model itself, or the one inside a field.
-
-    Raises:
-        TypeError: if there is none.
-        ValueError: if it has no parameters to train.
-    """
+    """The module that is trained: the model itself, or the one inside a field."""
     module = model.model.call if isinstance(model, Field) else model
     if not isinstance(module, nn.Module):
         raise TypeError(

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ class Log:
     """
 
     def __init__(self, path: Path | None, step: int = 0) -> None:
-        """Keep the events up to the step."""
         self.path = path
         if path is None:
             return
@@ -59,13 +58,12 @@ class Log:
         if self.path is None:
             return
         line = {"event": event, "step": step, **(values or {})}
-        strict = {key: value if _is_json(value) else None for key, value in line.items()}
+        strict = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in line.items()
+        }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(strict, allow_nan=False) + "\n")
-
-    def record(self, record: Record) -> None:
-        """Append a record."""
-        self.write("record", record.step, asdict(record))
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
@@ -85,7 +83,6 @@ class Display:
     """Shows nothing; the base of what shows progress."""
 
     def __enter__(self) -> Display:
-        """Start."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -99,16 +96,9 @@ class Display:
 
 
 class Bar(Display):
-    """A bar with loss, throughput and time left, on a terminal.
-
-    Args:
-        total: steps of the run.
-        done: steps already taken.
-        console: a rich console.
-    """
+    """A bar with loss, throughput and time left, on a terminal."""
 
     def __init__(self, total: int, done: int, console: Any) -> None:
-        """Make the bar."""
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -119,12 +109,10 @@ class Bar(Display):
         self.drawn = 0.0
 
     def __enter__(self) -> Bar:
-        """Draw the bar."""
         self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the bar as it is."""
         self.bar.stop()
 
     def advance(self, step: int) -> None:
@@ -142,15 +130,10 @@ class Bar(Display):
 class Lines(Display):
     """Plain lines, where there is no terminal.
 
-    Args:
-        total: steps of the run.
-        done: steps already taken.
-        console: a rich console.
-        interval: seconds between lines, at least; the first and the last are always written.
+    Lines are at least ``interval`` seconds apart; the first and the last are always written.
     """
 
     def __init__(self, total: int, done: int, console: Any, interval: float = 10.0) -> None:
-        """Start without a line written."""
         self.total, self.done, self.console, self.interval = total, done, console, interval
         self.start, self.written = time.perf_counter(), -math.inf
 
@@ -166,7 +149,7 @@ class Lines(Display):
 
 
 def display(enabled: bool, total: int, done: int = 0, console: Any = None) -> Display:
-    """A bar on a terminal, lines elsewhere (both on stderr), or nothing."""
+    """A bar on a terminal, lines elsewhere (both on stderr), or nothing, after ``done`` steps."""
     if not enabled:
         return Display()
     from rich.console import Console
@@ -184,7 +167,3 @@ def describe(record: Record, rate: float) -> str:
     """
     validation = "" if record.validation is None else f"  validation {record.validation:.6g}"
     return f"loss {record.loss:.6g}{validation}  {rate:,.0f} points/s"
-
-
-def _is_json(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

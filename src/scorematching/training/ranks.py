@@ -5,8 +5,6 @@ module so that gradients are averaged. A single process does not use `accelerate
 global and cannot be changed once it exists.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_generator
 from scorematching._graphs import generator_or_default
 
 
@@ -68,14 +67,7 @@ class Ranks:
 
 
 def join(device: torch.device) -> Ranks:
-    """This process among those it was started with.
-
-    Args:
-        device: where the module is. Of several GPUs, each process takes its own.
-
-    Raises:
-        ValueError: if the processes were joined in a way that is not supported.
-    """
+    """This process among those it was started with; of several GPUs, each process takes its own."""
     count = _launched()
     if count == 1:
         return Ranks(device)
@@ -95,17 +87,13 @@ def join(device: torch.device) -> Ranks:
 def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
     """The given generator, or torch's default one; its state must differ between processes."""
     generator = generator_or_default(generator, ranks.device)
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
-            "use torch.Generator(device)"
-        )
-    if generator.device.type != ranks.device.type:
+    check_generator(generator, ranks, "the module")
+    states = ranks.gather(generator.get_state()).flatten(1)
+    if len(states.unique(dim=0)) < ranks.count:
         raise ValueError(
-            f"generator must live on the device of the module, {ranks.device}, got "
-            f"{generator.device}; use torch.Generator({ranks.device.type!r})"
+            f"generator must differ from process to process, got equal states in {ranks.count} "
+            "processes; seed it with a number of its own in each, such as seed + rank"
         )
-    _check_noise_differs(ranks, generator.get_state())
     return generator
 
 
@@ -114,13 +102,3 @@ def _launched() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _check_noise_differs(ranks: Ranks, state: Tensor) -> None:
-    """Require that no two processes draw the same noise."""
-    states = ranks.gather(state).flatten(1)
-    if len(states.unique(dim=0)) < ranks.count:
-        raise ValueError(
-            f"generator must differ from process to process, got equal states in {ranks.count} "
-            "processes; seed it with a number of its own in each, such as seed + rank"
-        )

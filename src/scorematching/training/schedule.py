@@ -1,7 +1,5 @@
 """Learning rates: one factor per step, which multiplies the own rate of every parameter group."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -12,14 +12,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class Gradients:
-    """The gradients of a mean loss, by autograd.
-
-    Args:
-        losses: ``(batch, phase) -> (N,)``, a `LossModule` for example.
-    """
+    """The gradients of the mean of losses ``(batch, phase) -> (N,)``, by autograd."""
 
     def __init__(self, losses: Callable[[Any, int], Tensor]) -> None:
-        """Store the losses."""
         self.losses = losses
 
     def prepare(self, batch: Any) -> None:
@@ -58,7 +53,10 @@ class Step:
         """Copy the parameters for the average."""
         self.gradients, self.optimizer, self.max_norm = gradients, optimizer, max_norm
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.phases = [(part, self._except(part)) for part in parts or [self.parameters]]
+        self.phases = []
+        for part in parts or [self.parameters]:
+            trained = {id(p) for p in part}
+            self.phases.append((part, [p for p in self.parameters if id(p) not in trained]))
         self.average = [p.detach().clone() for p in self.parameters] if ema_decay else []
         # swa_utils.AveragedModel reads a counter from the device, which a CUDA graph forbids.
         self.update_average = get_ema_multi_avg_fn(ema_decay) if ema_decay else None
@@ -86,7 +84,3 @@ class Step:
         other = copy(self)
         other.gradients = gradients
         return other
-
-    def _except(self, part: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        trained = {id(p) for p in part}
-        return [p for p in self.parameters if id(p) not in trained]

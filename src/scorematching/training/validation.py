@@ -1,7 +1,5 @@
 """The loss on held-out points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from scorematching._checks import check_points
 from scorematching.training.alternating import Loss
-from scorematching.training.data import Transform
+from scorematching.training.data import Batches
 
 Validation = Tensor | Callable[[Any], float]
 """Held-out points ``(N, *event)``, or a function from the model to a loss."""
@@ -20,22 +18,11 @@ _CHUNK = 1024
 
 
 def make_validation(
-    model: Any,
-    validation: Validation | None,
-    objective: Loss,
-    transform: Transform | None,
-    generator: torch.Generator,
-    device: torch.device,
+    model: Any, validation: Validation | None, objective: Loss, like: Batches
 ) -> Callable[[], float] | None:
     """The validation as a function without arguments; None without validation.
 
-    Args:
-        model: what is validated.
-        validation: as in `train`.
-        objective: for held-out points.
-        transform: applied to held-out points, as to batches.
-        generator: source of randomness.
-        device: where the model is.
+    Held-out points are treated like the batches of training: their device, transform and generator.
     """
     if validation is None:
         return None
@@ -46,13 +33,12 @@ def make_validation(
                 f"{type(validation).__name__}; pass a tensor"
             )
         return lambda: float(validation(model))
-    if transform is None:
+    if like.transform is None:
         check_points(validation, "validation")
-    batches = validation.to(device).split(_CHUNK)
+    batches = validation.to(like.ranks.device).split(_CHUNK)
 
     def mean_loss() -> float:
-        points = (x if transform is None else transform(x, generator) for x in batches)
-        losses = [objective(model, x, generator=generator) for x in points]
+        losses = [objective(model, like.prepare(x), generator=like.generator) for x in batches]
         return torch.cat(losses).double().mean().item()
 
     return mean_loss

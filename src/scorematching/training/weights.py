@@ -1,7 +1,5 @@
 """The weights of a module: copied, replaced for a while, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -26,7 +26,7 @@ Graph = Callable[[Sequence[Any], dict[str, Any]], Any]
 def decompose(
     func: Any, args: Sequence[Any], kwargs: dict[str, Any], known: dict[Any, Any]
 ) -> Graph | None:
-    """A call written out as ATen operations; None where there is nothing smaller than itself.
+    """A call written out as ATen operations; None if it cannot be written out.
 
     Args:
         func: the function called.
@@ -65,7 +65,7 @@ def _record(func: Any, leaves: list[Any], spec: Any) -> Any:
             module = _recorded(call, values)
             drawn = not torch.equal(torch.get_rng_state(), before)
             if drawn and not any(_draws(n) for n in module.graph.nodes):
-                return None  # its first random numbers have become constants
+                return None  # the graph would repeat the numbers drawn during the recording
     except Exception:  # data-dependent control flow, an operation without a meta kernel, ...
         return None
     targets = [n.target for n in module.graph.nodes if n.op == "call_function"]

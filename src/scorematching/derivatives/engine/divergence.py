@@ -1,9 +1,9 @@
 """Exact divergences: the trace of a Jacobian by tangents along a whole basis.
 
-The tangents are taken in chunks that fit a memory budget. To train, where they do not fit all
-together, chunks are recomputed in the backward pass instead of kept. To evaluate, where a model
-reads x through one linear layer only, with fewer outputs than D, nothing happens outside the row
-space of its weight, and an orthonormal basis of that space is enough.
+The tangents are taken in chunks that fit a memory budget. In training, chunks that do not fit all
+together are recomputed in the backward pass instead of kept. In evaluation, a model that reads x
+only through one linear layer with fewer outputs than D does not change outside the row space of
+its weight, and an orthonormal basis of that space is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from scorematching._shapes import dimension, flatten_event
 from scorematching.derivatives.engine.jet import Jet, second_derivative
 from scorematching.derivatives.engine.pairing import Tangents
-from scorematching.derivatives.engine.tape import Push, Second, Tape
+from scorematching.derivatives.engine.tape import Axis, Inputs, Push, Second, Tape
 from scorematching.derivatives.engine.trace import Traced
 
 Chunk = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -28,7 +28,7 @@ Chunk = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Survey(Tape):
-    """Counts a model's numbers before the work begins, and how it reads x.
+    """Counts the numbers that a model computes, and records how it reads x.
 
     Attributes:
         numbers: how many numbers all traced values have together.
@@ -38,7 +38,6 @@ class Survey(Tape):
     """
 
     def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty survey of a model at points x."""
         super().__init__(x.shape[0], graphs)
         self.points = x
         self.numbers = self.largest = x.numel()
@@ -47,14 +46,12 @@ class Survey(Tape):
         self.hooked = False
 
     def affine(self, x: Traced, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Keep the weight of a layer that reads x."""
+        """Keep the weight for `emit`, which is called next and knows whether the layer reads x."""
         self._weight = weight
         return super().affine(x, weight, bias)
 
-    def emit(
-        self, inputs: Any, y: Tensor, push: Push, second: Second | None, axis: int | None
-    ) -> Traced:
-        """Count y."""
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
+        """Count y, and list the operation among the readers if it reads the points."""
         self.hooked = self.hooked or _saved_tensors_are_hooked()
         self.numbers += y.numel()
         self.largest = max(self.largest, y.numel())
@@ -133,8 +130,7 @@ def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | 
     """How to take ``num`` directions within a budget of memory, in bytes.
 
     To train, every operation keeps about three numbers per tangent and value; to evaluate, only
-    those of the operation at hand are alive. Without a budget, chunks are of a size that caches
-    like, and are kept as long as that takes a moderate amount of memory.
+    those of the current operation exist. Without a budget, that of `_default_budget` is used.
     """
     each = x.element_size() * (3 * survey.numbers if training else 6 * survey.largest)
     chunk, kept = (max_memory, max_memory) if max_memory is not None else _default_budget(x)
@@ -144,13 +140,13 @@ def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | 
 
 
 def _saved_tensors_are_hooked() -> bool:
-    """Whether torch's hooks for saved tensors are active; it has no public question for that."""
+    """Whether torch's hooks for saved tensors are active; torch has no public function for this."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(True) is not None
 
 
 def _default_budget(x: Tensor) -> tuple[int, int]:
-    """For one chunk, and for all of them together."""
+    """Bytes for one chunk, and for all chunks that are kept for the backward pass."""
     if x.is_cuda:
         total = torch.cuda.get_device_properties(x.device).total_memory
         return total // 5, total // 2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from scorematching.derivatives.engine.pairing import Tangents
-from scorematching.derivatives.engine.tape import Push, Second
+from scorematching.derivatives.engine.tape import Axis, Inputs, Push, Second
 from scorematching.derivatives.engine.trace import Traced
 
 
@@ -21,26 +19,15 @@ class Jet(Tangents):
 
     curves = True
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents and the second derivative forward."""
         z = super().emit(inputs, y, push, second, axis)
         if any(x.s is not None for x in inputs):
-            z.s = push(*[_stacked(x) for x in inputs])[0]
+            seconds = [torch.zeros_like(x.p) if x.s is None else x.s for x in inputs]
+            z.s = push(*[s[None] for s in seconds])[0]
         if second is not None:
             z.s = second() if z.s is None else z.s + second()
         return z
-
-
-def _stacked(x: Traced) -> Tensor:
-    """The second derivative of x as one tangent, zero where it has none."""
-    return torch.zeros_like(x.p)[None] if x.s is None else x.s[None]
 
 
 def second_derivative(y: Traced) -> Tensor:

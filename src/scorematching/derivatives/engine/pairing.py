@@ -27,6 +27,8 @@ from torch.nn import functional as F
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.engine.tape import (
+    Axis,
+    Inputs,
     Push,
     Second,
     Tape,
@@ -47,14 +49,7 @@ class Tangents(Tape):
 
     differentiates = True
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents forward."""
         if isinstance(push, Trailing) and inputs[0].single is not None:
             return Traced(y, None, self, axis, single=push(inputs[0].single))
@@ -83,8 +78,11 @@ class Tangents(Tape):
         return self.emit(inputs, y, first, second, _rows(inputs, y, active))
 
 
-def _rows(inputs: Sequence[Traced], y: Tensor, active: Sequence[int]) -> int | None:
-    """Batch axis 0, where an operation keeps rows; a constant in front may have its own rows."""
+def _rows(inputs: Inputs, y: Tensor, active: Sequence[int]) -> Axis:
+    """Batch axis 0, if all inputs and the result have as many rows.
+
+    None if the first argument is a constant, since the rows of the result may then be its own.
+    """
     same = all(x.axis == 0 and x.p.shape[:1] == y.shape[:1] for x in inputs)
     return 0 if active[0] == 0 and y.ndim > 0 and same else None
 
@@ -100,7 +98,6 @@ class Pairing(Tangents):
     curves = True
 
     def __init__(self, x: Tensor, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty tape."""
         super().__init__(x.shape[0], graphs)
         self.x = x
         self.outputs: list[Tensor] = []
@@ -120,14 +117,7 @@ class Pairing(Tangents):
         self.first_layers.append((y, weight))
         return y
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents forward, and keep ``(y, phi''[u, u])``."""
         if second is not None:
             if axis is None:
@@ -158,7 +148,10 @@ class Pairing(Tangents):
         return s, reduce(torch.add, parts) if parts else self.x.new_zeros(self.num_points)
 
     def _per_point(self, paired: Tensor, axis: int) -> Tensor:
-        """Sums over everything but the points, ``(N,)``."""
+        """Sums over all axes but that of the points, ``(N,)``.
+
+        An axis with c N rows holds c rows for each point, one after the other.
+        """
         if paired.ndim == 1:
             return paired.reshape(self.num_points, -1).sum(1)
         if axis == 0 and paired.ndim == 2 and paired.shape[0] == self.num_points:
@@ -178,7 +171,7 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
         Untraceable: if it does something the engine cannot follow.
     """
     points = Traced(x, tangents, tape, 0)
-    points.viewed = True  # the caller has them too
+    points.viewed = True  # the caller holds them too, so they must not change in place
     y = f(points)
     if not isinstance(y, Traced):
         # Whatever bypasses tracing raises an error, so a plain tensor does not depend on x.
@@ -187,7 +180,7 @@ def run(f: Callable[[Any], Any], x: Tensor, tangents: Tensor | None, tape: Tape)
     return y
 
 
-def _nested_jvp(op: Any, inputs: Sequence[Traced]) -> tuple[Push, Second]:
+def _nested_jvp(op: Any, inputs: Inputs) -> tuple[Push, Second]:
     """``phi'[u]``, and ``mean phi''[u, u]`` by one forward mode inside another."""
     primals = tuple(x.p for x in inputs)
 

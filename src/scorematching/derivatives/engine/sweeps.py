@@ -24,7 +24,16 @@ from torch import Tensor
 
 from scorematching._checks import check_depends
 from scorematching.derivatives.engine.pairing import Pairing
-from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift, on_full, times, widen
+from scorematching.derivatives.engine.tape import (
+    ONES,
+    Axis,
+    Push,
+    Tape,
+    lift,
+    on_full,
+    times,
+    widen,
+)
 from scorematching.derivatives.engine.trace import Traced, Untraceable, name_of
 
 Signs = Callable[[Tensor], Tensor]
@@ -34,14 +43,26 @@ Trace = Callable[[Any, Callable[..., Tape]], tuple[Any, Traced]]
 """The model's output at the points, traced: ``(tangents or None, make) -> (tape, output)``."""
 
 
-class Nodes(Tape):
+class Layerwise(Tape):
+    """Refuses operations of whose second derivative neither a diagonal nor a root is known."""
+
+    closed_forms = False
+
+    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: Axis) -> Traced:
+        """Refuse a dense second derivative."""
+        raise Untraceable("an operation with a dense second derivative")
+
+    def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
+        """Refuse an operation without a rule."""
+        raise Untraceable(f"{name_of(func)}: no rule for it")
+
+
+class Nodes(Layerwise):
     """Keeps every curved operation: what it read, what it returned, its second derivative."""
 
     differentiates = True
-    closed_forms = False
 
     def __init__(self, num_points: int, graphs: dict[Any, Any] | None = None) -> None:
-        """Start an empty tape."""
         super().__init__(num_points, graphs)
         self.curved: list[tuple[Tensor, Tensor, Any]] = []
         self.products: list[tuple[Tensor, Tensor, Tensor, Push]] = []
@@ -54,24 +75,14 @@ class Nodes(Tape):
             self.curved.append((x.p, y, d2))
         return Traced(y, None, self, x.axis)
 
-    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
-        """Refuse a dense second derivative, of which a diagonal or a root is not known."""
-        raise Untraceable("an operation with a dense second derivative")
-
-    def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
-        """Refuse an operation without a rule."""
-        raise Untraceable(f"{name_of(func)}: no rule for it")
-
-    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: Axis) -> Traced:
         """Keep ``(a, b, B(a, b))`` and B."""
         self.products.append((a.p, b.p, y, form))
         return Traced(y, None, self, axis)
 
 
-class Squares(Pairing):
+class Squares(Layerwise, Pairing):
     """Carries the mean square of tangents, as if they were uncorrelated."""
-
-    closed_forms = False
 
     def elementwise(
         self, x: Traced, y: Tensor, d1: Any, d2: Any, shortcut: Push | None = None
@@ -81,26 +92,21 @@ class Squares(Pairing):
         return self.emit([x], y, lambda u: d1 * d1 * u, second, x.axis)
 
     def linear(
-        self,
-        x: Traced,
-        y: Tensor,
-        push: Push,
-        axis: int | None,
-        coefficients: Any = None,
-        shared: bool = False,
+        self, x: Traced, y: Tensor, push: Push, axis: Axis, scales: Any = None, shared: bool = False
     ) -> Traced:
         """Squared coefficients."""
-        if coefficients is None:
+        if scales is None:
             raise Untraceable("a linear operation whose coefficients are not known")
-        if coefficients is not ONES:
-            push = partial(_with, push, _squared(coefficients))
+        if scales is not ONES:
+            squares = [c * c for c in scales] if isinstance(scales, list) else scales * scales
+            return self.emit([x], y, lambda t: push(widen(t, x.p), squares), None, axis)
         return self.emit([x], y, on_full(push, x), None, axis)
 
-    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
+    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: Axis) -> Traced:
         """Squares add, without the term for their correlation."""
         return super().add(a, b, y, scale * scale, axis)
 
-    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: Axis) -> Traced:
         """Squared coefficients on both sides, without the term for their correlation."""
 
         def push(u: Tensor, w: Tensor) -> Tensor:
@@ -110,24 +116,6 @@ class Squares(Pairing):
         # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
         second = (lambda: 2 * form(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
         return self.emit([a, b], y, push, second, axis)
-
-    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
-        """Refuse a dense second derivative, of which a diagonal or a root is not known."""
-        raise Untraceable("an operation with a dense second derivative")
-
-    def opaque(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
-        """Refuse an operation without a rule."""
-        raise Untraceable(f"{name_of(func)}: no rule for it")
-
-
-def _with(push: Push, coefficients: Any, t: Tensor) -> Tensor:
-    return push(t, coefficients)
-
-
-def _squared(coefficients: Any) -> Any:
-    if isinstance(coefficients, list):
-        return [c * c for c in coefficients]
-    return coefficients * coefficients
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +157,7 @@ def _product_noise(a: Tensor, b: Tensor, push: Push, adjoint: Tensor, signs: Sig
     ``n_a = (v + iw) / sqrt 2`` and ``n_b = L' (v - iw) / sqrt 2`` for independent signs v and w.
     """
     v, w = signs(a) * 0.5**0.5, signs(a) * 0.5**0.5
-    origin = torch.zeros_like(b).requires_grad_()  # L does not depend on b: any value will do
+    origin = torch.zeros_like(b).requires_grad_()  # L does not depend on b
     real, imaginary = (
         torch.autograd.grad(push(n, origin), origin, adjoint, create_graph=True)[0] for n in (v, w)
     )

@@ -1,4 +1,4 @@
-"""Tapes: what becomes of each operation of a traced model.
+"""Tapes: what is done with each operation of a traced model.
 
 Every use of a trace is a `Tape`. Rules describe an operation by its value, its action on tangents
 and its own second derivative; all of them end in `Tape.emit`, which most uses override alone.
@@ -19,19 +19,19 @@ from torch.nn import functional as F
 
 from scorematching._checks import can_read_values
 from scorematching.derivatives.engine import decomposition
-from scorematching.derivatives.engine.trace import (
-    Traced,
-    Untraceable,
-    find_traced,
-    name_of,
-    plain,
-)
+from scorematching.derivatives.engine.trace import Traced, Untraceable, find_traced, name_of, plain
 
 Push = Callable[..., Tensor]
 """A linear map on tangents ``(M, *shape) -> (M, *shape')``."""
 
-Second = Callable[[], Tensor]
-"""The mean second derivative of an operation along its inputs' tangents, computed on demand."""
+Second = Callable[[], Tensor] | None
+"""Computes the mean second derivative of an operation along its inputs' tangents; None for zero."""
+
+Inputs = Sequence[Traced]
+"""What an operation reads."""
+
+Axis = int | None
+"""The axis of a value that runs over the points; None where it is not known."""
 
 
 class Trailing(partial[Tensor]):
@@ -57,7 +57,7 @@ class Tape:
     """
 
     differentiates = False
-    """Whether derivatives of elementwise functions are needed at all."""
+    """Whether first derivatives of elementwise functions are needed."""
 
     curves = False
     """Whether second derivatives are needed as well."""
@@ -72,14 +72,7 @@ class Tape:
         self.operations: Counter[tuple[str, str]] = Counter()
         self.cut = self.has_buffers = False
 
-    def emit(
-        self,
-        inputs: Sequence[Traced],
-        y: Tensor,
-        push: Push,
-        second: Second | None,
-        axis: int | None,
-    ) -> Traced:
+    def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Record ``y``, computed from traced inputs, and return it traced.
 
         Args:
@@ -117,24 +110,18 @@ class Tape:
         return self.emit([x], y, push, second, x.axis)
 
     def linear(
-        self,
-        x: Traced,
-        y: Tensor,
-        push: Push,
-        axis: int | None,
-        coefficients: Any = None,
-        shared: bool = False,
+        self, x: Traced, y: Tensor, push: Push, axis: Axis, scales: Any = None, shared: bool = False
     ) -> Traced:
         """``y = A x + b`` with ``push`` applying A.
 
         Where A acts on every point alike (``shared``), tangents that are the same for all points
-        stay unexpanded. ``coefficients`` are those of A, for tapes that need others in their
-        place, with ``push(t, coefficients)`` applying them; `ONES` for coefficients of zero and
-        one, None where they are not known.
+        stay unexpanded. ``scales`` are the coefficients of A, for tapes that use others in their
+        place by ``push(t, scales)``: `ONES` where they are all zero or one, None where they are
+        not known.
         """
         return self.emit([x], y, push if shared else on_full(push, x), None, axis)
 
-    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: int | None) -> Traced:
+    def add(self, a: Traced, b: Traced, y: Tensor, scale: float, axis: Axis) -> Traced:
         """``y = a + scale * b`` with broadcasting."""
 
         def push(u: Tensor, w: Tensor) -> Tensor:
@@ -142,7 +129,7 @@ class Tape:
 
         return self.emit([a, b], y, push, None, axis)
 
-    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: int | None) -> Traced:
+    def product(self, a: Traced, b: Traced, y: Tensor, form: Push, axis: Axis) -> Traced:
         """``y = B(a, b)``, bilinear, with ``form(u, w)`` applying B to tangents or values."""
 
         def ready(u: Any, x: Traced) -> Tensor:
@@ -155,7 +142,7 @@ class Tape:
             [a, b], y, push, lambda: 2 * form(ready(a.u, a), ready(b.u, b)).mean(0), axis
         )
 
-    def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: int | None) -> Traced:
+    def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: Axis) -> Traced:
         """``y = cat(parts, dim)``, some of them constant."""
         traced = [p for p in parts if isinstance(p, Traced)]
 
@@ -171,15 +158,10 @@ class Tape:
 
         return self.emit(traced, y, push, None, axis)
 
-    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: int | None) -> Traced:
+    def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: Axis) -> Traced:
         """``y = phi(x)`` with ``push(u) = phi'[u]`` and ``second(u) = phi''[u, u]``."""
-        return self.emit(
-            [x],
-            y,
-            lambda u: push(widen(u, x.p)),
-            lambda: second(widen(x.u, x.p)).mean(0),
-            axis,
-        )
+        mean_second = lambda: second(widen(x.u, x.p)).mean(0)  # noqa: E731
+        return self.emit([x], y, on_full(push, x), mean_second, axis)
 
     def unknown(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """An operation without a rule for these arguments: decomposed, or `opaque`."""
@@ -204,7 +186,7 @@ class Tape:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Torch's forward mode and vmap warn of their own decompositions, scripted or slow."""
+    """A region without the warnings that torch's forward mode and vmap give about themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", UserWarning)
@@ -228,7 +210,7 @@ def on_full(push: Push, x: Traced) -> Push:
 
 
 def lift(t: Tensor, ndim: int) -> Tensor:
-    """Tangents of a value that is about to be broadcast to ``ndim`` axes."""
+    """Tangents with new axes after the first, to broadcast like a value with ``ndim`` axes."""
     missing = ndim + 1 - t.ndim
     return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
 

@@ -7,8 +7,8 @@ second derivative. An operation without a rule is decomposed into ATen operation
 (`decomposition`); what cannot be followed raises `Untraceable`.
 
 A traced value has no storage: an operation that reaches torch without passing `dispatch` (inside
-``vmap``, say) arrives at ``__torch_dispatch__`` and raises `Untraceable` too, so that nothing is
-followed by half.
+``vmap``, say) arrives at ``__torch_dispatch__`` and raises `Untraceable` too, so that no operation
+is missing from the derivatives.
 """
 
 from __future__ import annotations
@@ -144,7 +144,12 @@ class Traced(Tensor):
         return id(self)
 
     def become(self, value: Any) -> Traced:
-        """Take on another value in place, for every name that this one has."""
+        """Replace the value, as an operation in place does.
+
+        Raises:
+            Untraceable: if other values share its memory, which would have to change too, or if
+                shape or dtype differ.
+        """
         seen = self.viewed or any(view() is not None for view in self.views)
         if seen or value.shape != self.shape or value.dtype != self.dtype:
             raise Untraceable("a change in place that other values may see")
@@ -159,7 +164,12 @@ _make = Tensor._make_wrapper_subclass
 
 
 def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Apply one torch operation to arguments of which at least one is traced."""
+    """Apply one torch operation to arguments of which at least one is traced.
+
+    Operations without derivatives run on plain tensors. An operation in place is computed as a new
+    value, which then replaces that of its first argument. Buffers that no traced value has been
+    written into count as constants.
+    """
     operation = find(func)
     if operation is not None and operation.kind == "constant":
         return func(*plain(args), **plain(kwargs))
@@ -242,6 +252,7 @@ def _without_gradient(tape: Tape, func: Any, args: Any, kwargs: dict[str, Any]) 
 
 
 def _tape_of(args: Any, kwargs: dict[str, Any]) -> Tape:
+    """The tape of the first traced argument; nested arguments are searched only if need be."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, Traced):
             return a.tape
@@ -264,6 +275,7 @@ def find_traced(args: Any, kwargs: dict[str, Any]) -> list[Traced]:
 
 
 def _any_traced(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is traced, at any depth of lists, tuples and dictionaries."""
     return any(
         isinstance(a, Traced)
         or (isinstance(a, (list, tuple)) and _any_traced(a, {}))

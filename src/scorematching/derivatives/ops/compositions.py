@@ -1,4 +1,4 @@
-"""Operations that torch cannot differentiate twice and again, written out in ones that it can.
+"""Operations that torch cannot differentiate three times, written out in operations that it can.
 
 Torch's own double backward through `layer_norm` and `instance_norm` gives a wrong third
 derivative, hence a wrong parameter gradient of any loss with a Hessian in it, with no error
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +17,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.trace import Call, NoRule
+from scorematching.derivatives.engine.trace import NoRule
 from scorematching.derivatives.ops.registry import find, structural
-
-
-def _as_rule(composition: Callable[..., Any], call: Call, *args: Any, **kwargs: Any) -> Any:
-    """The rule of an operation that is written out in simpler ones."""
-    return composition(*args, **kwargs)
 
 
 def layer_norm(
@@ -51,13 +45,13 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """`torch.nn.functional.instance_norm`, term by term; running statistics are left alone."""
-    column = (-1,) + (1,) * (input.ndim - 2)
-    weight = None if weight is None else weight.reshape(column)
-    bias = None if bias is None else bias.reshape(column)
     if use_input_stats or running_mean is None or running_var is None:
-        return _affine(_standardise(input, tuple(range(2, input.ndim)), eps), weight, bias)
-    centred = input - running_mean.reshape(column)
-    return _affine(centred * (running_var + eps).rsqrt().reshape(column), weight, bias)
+        standard = _standardise(input, tuple(range(2, input.ndim)), eps)
+    else:
+        column = (-1,) + (1,) * (input.ndim - 2)
+        scale = (running_var + eps).rsqrt().reshape(column)
+        standard = (input - running_mean.reshape(column)) * scale
+    return _per_channel(standard, weight, bias)
 
 
 def native_layer_norm(
@@ -92,10 +86,7 @@ def group_norm(
 ) -> Tensor:
     """`torch.nn.functional.group_norm`, term by term."""
     groups = input.reshape(input.shape[0], num_groups, -1)
-    column = (-1,) + (1,) * (input.ndim - 2)
-    weight = None if weight is None else weight.reshape(column)
-    bias = None if bias is None else bias.reshape(column)
-    return _affine(_standardise(groups, (2,), eps).reshape(input.shape), weight, bias)
+    return _per_channel(_standardise(groups, (2,), eps).reshape(input.shape), weight, bias)
 
 
 def rms_norm(
@@ -123,7 +114,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
         raise NoRule
     squared = torch.square(x1.unsqueeze(-2) - x2.unsqueeze(-3)).sum(-1)
     meet = squared == 0
-    return torch.where(meet, torch.zeros_like(meet, dtype=x1.dtype), _safe_sqrt(squared, meet))
+    zeros, ones = (make(meet, dtype=x1.dtype) for make in (torch.zeros_like, torch.ones_like))
+    return torch.where(meet, zeros, torch.sqrt(torch.where(meet, ones, squared)))
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
@@ -225,7 +217,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
 """Compositions by the name of torch's own operation."""
 
 for _name, _composition in COMPOSITIONS:
-    structural(_name, kind="composed")(partial(_as_rule, _composition))
+    structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
 
 
 class _Composed(TorchFunctionMode):
@@ -251,7 +243,7 @@ _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """A region in which models evaluate to graphs that can be differentiated again and again."""
+    """A region in which outputs of models have graphs that can be differentiated three times."""
     with sdpa_kernel(SDPBackend.MATH), _Composed():
         yield
 
@@ -262,15 +254,20 @@ def _at_least(length: Tensor, eps: float) -> Tensor:
     return torch.where(length > eps, length, floor)
 
 
-def _safe_sqrt(squared: Tensor, meet: Tensor) -> Tensor:
-    return torch.sqrt(torch.where(meet, torch.ones_like(meet, dtype=squared.dtype), squared))
-
-
 def _standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """Mean zero and variance one over the axes, up to eps."""
     centred = x - torch.mean(x, axes, keepdim=True)
     return centred * torch.rsqrt(torch.square(centred).mean(axes, keepdim=True) + eps)
 
 
+def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`_affine` with one weight and bias for each channel, the second axis of x."""
+    column = (-1,) + (1,) * (x.ndim - 2)
+    weight, bias = (None if w is None else w.reshape(column) for w in (weight, bias))
+    return _affine(x, weight, bias)
+
+
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """``x * weight + bias``, either of which may be missing."""
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias

@@ -269,16 +269,19 @@ def _mask(condition: Tensor, z: Tensor) -> Any:
     return condition.to(z.dtype), None
 
 
-@elementwise("relu", kink=0, inplace=1)
-def relu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """``max(z, 0)``."""
-    return _mask(z > 0, z)
-
-
-@elementwise("relu6", kink=0, inplace=1)
-def relu6(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """``min(max(z, 0), 6)``."""
-    return _mask((z > 0) & (z < 6), z)
+for _names, _kink, _inplace, _kinked in (
+    ("relu", 0, 1, lambda z, y, inplace=False: _mask(z > 0, z)),
+    ("relu6", 0, 1, lambda z, y, inplace=False: _mask((z > 0) & (z < 6), z)),
+    ("softshrink", 0, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
+    ("hardshrink", -1, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
+    ("abs absolute __abs__ fabs", 0, None, lambda z, y: (z.sign(), None)),
+    ("clamp clip", 0, None, lambda z, y, min=None, max=None: _mask(y == z, z)),
+    ("clamp_min", 0, None, lambda z, y, min: _mask(y == z, z)),
+    ("clamp_max", 0, None, lambda z, y, max: _mask(y == z, z)),
+    ("remainder __mod__ fmod", -1, None, lambda z, y, other: (1.0, None)),
+    ("frac", -1, None, lambda z, y: (1.0, None)),
+):
+    elementwise(*_names.split(), kink=_kink, inplace=_inplace)(_kinked)
 
 
 @elementwise("leaky_relu", kink=0, inplace=2)
@@ -291,7 +294,7 @@ def leaky_relu(z: Tensor, y: Tensor, negative_slope: float = 0.01, inplace: bool
 def hardtanh(
     z: Tensor, y: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Any:
-    """Z within two bounds."""
+    """``z`` clipped to an interval."""
     return _mask((z > min_val) & (z < max_val), z)
 
 
@@ -315,21 +318,21 @@ def _tail(z: Tensor, tail: Tensor, slope: float, second: Tensor) -> Any:
 
 @elementwise("elu", kink=1, inplace=2)
 def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Z, or an exponential tail."""
+    """``z``, or ``alpha (exp(z) - 1)`` where z is negative."""
     tail = alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, 1.0, tail)
 
 
 @elementwise("celu", kink=1, inplace=2)
 def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Z, or an exponential tail with slope one at zero."""
+    """``z``, or ``alpha (exp(z / alpha) - 1)`` where z is negative."""
     tail = torch.exp(z.clamp(max=0.0) / alpha)
     return _tail(z, tail, 1.0, tail / alpha)
 
 
 @elementwise("selu", kink=0, inplace=1)
 def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """A scaled z, or an exponential tail."""
+    """``scale z``, or ``scale alpha (exp(z) - 1)`` where z is negative."""
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
     tail = scale * alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, scale, tail)
@@ -342,55 +345,7 @@ def softsign(z: Tensor, y: Tensor) -> Any:
     return d, -2 * z.sign() * d / (1 + z.abs())
 
 
-@elementwise("softshrink", kink=0)
-def softshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
-    """Z shrunk towards zero by lambd."""
-    return _mask(z.abs() > lambd, z)
-
-
-@elementwise("hardshrink", kink=-1)
-def hardshrink(z: Tensor, y: Tensor, lambd: float = 0.5) -> Any:
-    """Z, or zero where it is small."""
-    return _mask(z.abs() > lambd, z)
-
-
-@elementwise("abs", "absolute", "__abs__", "fabs", kink=0)
-def absolute(z: Tensor, y: Tensor) -> Any:
-    """``|z|``."""
-    return z.sign(), None
-
-
-@elementwise("clamp", "clip", kink=0)
-def clamp(z: Tensor, y: Tensor, min: Any = None, max: Any = None) -> Any:
-    """Z within bounds."""
-    return _mask(y == z, z)
-
-
-@elementwise("clamp_min", kink=0)
-def clamp_min(z: Tensor, y: Tensor, min: Any) -> Any:
-    """Z, bounded below."""
-    return _mask(y == z, z)
-
-
-@elementwise("clamp_max", kink=0)
-def clamp_max(z: Tensor, y: Tensor, max: Any) -> Any:
-    """Z, bounded above."""
-    return _mask(y == z, z)
-
-
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)
 def threshold(z: Tensor, y: Tensor, threshold: float, value: float, inplace: bool = False) -> Any:
-    """Z, or a value below a threshold."""
+    """``z``, or a value where z is below a threshold."""
     return _mask(z > threshold, z)
-
-
-@elementwise("remainder", "__mod__", "fmod", kink=-1)
-def remainder(z: Tensor, y: Tensor, other: Any) -> Any:
-    """Z modulo a constant."""
-    return 1.0, None
-
-
-@elementwise("frac", kink=-1)
-def fraction(z: Tensor, y: Tensor) -> Any:
-    """Z without its whole part."""
-    return 1.0, None

@@ -75,18 +75,15 @@ class TracedFactories(TorchFunctionMode):
 @structural("__getitem__")
 def getitem(call: Call, x: Any, index: Any) -> Any:
     """``x[index]``, where the index does not depend on the points."""
-    items = index if isinstance(index, tuple) else (index,)
+    items = [plain(i) for i in (index if isinstance(index, tuple) else (index,))]
+    return _pick(call, x, [torch.as_tensor(i) if hasattr(i, "__len__") else i for i in items])
+
+
+def _pick(call: Call, x: Any, indices: Sequence[Any]) -> Any:
+    """``x[indices]``: by one slice of all tangents, or by vmap where torch moves axes around."""
     if not isinstance(x, Traced):
         raise Untraceable("an index that depends on the points")
-    items = tuple(plain(i) for i in items)
-    items = tuple(
-        i if isinstance(i, Tensor) or not hasattr(i, "__len__") else torch.as_tensor(i)
-        for i in items
-    )
-    return _pick(call, x, items)
-
-
-def _pick(call: Call, x: Traced, items: tuple[Any, ...]) -> Any:
+    items = tuple(indices)
     y = x.p[items]
     if sum(isinstance(i, Tensor) for i in items) > 1 or any(i is True or i is False for i in items):
         push = torch.func.vmap(itemgetter(items))
@@ -124,14 +121,14 @@ def _axis_after_index(x: Traced, items: tuple[Any, ...]) -> int | None:
 
 
 def _consumes(item: Any) -> int:
-    """How many axes an index reads."""
+    """How many axes of the tensor an index applies to."""
     if item is None or item is Ellipsis:
         return 0
     return item.ndim if isinstance(item, Tensor) and item.dtype == torch.bool else 1
 
 
 def _leaves(item: Any) -> int:
-    """How many axes an index leaves."""
+    """How many axes of the result belong to an index."""
     if isinstance(item, Tensor):
         return 1 if item.dtype == torch.bool else item.ndim
     return int(isinstance(item, slice))
@@ -140,10 +137,7 @@ def _leaves(item: Any) -> int:
 @structural("index", "_unsafe_index")
 def index(call: Call, x: Any, indices: Sequence[Any]) -> Any:
     """ATen's ``x[indices]``, with None for whole axes."""
-    if not isinstance(x, Traced):
-        raise Untraceable("an index that depends on the points")
-    items = tuple(slice(None) if i is None else plain(i) for i in indices)
-    return _pick(call, x, items)
+    return _pick(call, x, [slice(None) if i is None else plain(i) for i in indices])
 
 
 @structural("index_put", "_unsafe_index_put")
@@ -158,10 +152,10 @@ def index_put(
 
 @structural("__setitem__", writes=True)
 def write(call: Call, x: Any, index: Any, value: Any) -> Any:
-    """A copy of x with ``x[index] = value``; the caller lets x become it."""
-    if _depends(index):
-        raise NoRule
+    """A copy of x with ``x[index] = value``, which replaces the value of x (see `dispatch`)."""
     items = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(i, Traced) for i in items):
+        raise NoRule
     items = tuple(plain(i) for i in items)
     y = _written(plain(x), items, plain(value))
 
@@ -185,15 +179,10 @@ def write(call: Call, x: Any, index: Any, value: Any) -> Any:
 
 
 def _written(base: Tensor, items: tuple[Any, ...], value: Any) -> Tensor:
+    """A copy of the base with ``base[items] = value``."""
     y = base.clone()
     y[items] = value
     return y
-
-
-def _depends(index: Any) -> bool:
-    return isinstance(index, Traced) or (
-        isinstance(index, tuple) and any(isinstance(i, Traced) for i in index)
-    )
 
 
 @structural("copy")
@@ -256,32 +245,25 @@ def _chosen(call: Call, mask: Tensor, x: Any, zero: Tensor, keep: bool) -> Any:
     return selection(call.tape, x, y, lambda t: choose(lift(t, y.ndim)), broadcast_axis(y, x))
 
 
-@structural("maximum", "fmax", kink=0)
+@structural("maximum", "fmax", "minimum", "fmin", kink=0)
 def maximum(call: Call, a: Any, b: Any) -> Any:
-    """The larger of two values."""
-    return torch.where(plain(a) >= plain(b), a, b)
-
-
-@structural("minimum", "fmin", kink=0)
-def minimum(call: Call, a: Any, b: Any) -> Any:
-    """The smaller of two values."""
-    return torch.where(plain(a) <= plain(b), a, b)
+    """The larger of two values, or the smaller."""
+    first = torch.ge if "max" in call.name else torch.le
+    return torch.where(first(plain(a), plain(b)), a, b)
 
 
 @structural("max", "min", "median", "cummax", "cummin", "mode", "kthvalue", "nanmedian", kink=0)
 def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of two tensors, or along an axis, where the tangent of the selected entry counts."""
+    """A maximum or the like, of two tensors or along an axis, with the tangent of that entry."""
     if call.name in ("max", "min") and args and isinstance(args[0], Tensor):
-        return (maximum if call.name == "max" else minimum)(call, x, args[0])
+        return maximum(call, x, args[0])
     if call.name in ("max", "min") and not args and not kwargs:  # over all axes
         best = torch.argmax if call.name == "max" else torch.argmin
         return x.reshape(-1)[best(x.p)]
     result = call.func(x.p, *args, **kwargs)
     if isinstance(result, Tensor):
         raise NoRule
-    place = 1 if call.name == "kthvalue" else 0
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-    indices = result[1]
+    dim, indices = _dim_argument(call, args, kwargs), result[1]
     kept = indices.ndim == x.p.ndim
     picked = torch.gather(x, dim, indices if kept else indices.unsqueeze(dim))
     return type(result)((picked if kept else torch.squeeze(picked, dim), indices))
@@ -293,9 +275,15 @@ def sort(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     result = call.func(x.p, *args, **kwargs)
     if isinstance(result, Tensor):
         raise NoRule
-    place = 1 if call.name == "topk" else 0
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-    return type(result)((torch.gather(x, dim, result[1]), result[1]))
+    picked = torch.gather(x, _dim_argument(call, args, kwargs), result[1])
+    return type(result)((picked, result[1]))
+
+
+def _dim_argument(call: Call, args: Any, kwargs: dict[str, Any]) -> int:
+    """The axis that an operation selects along; `kthvalue` and `topk` have a number before it."""
+    place = 1 if call.name in ("kthvalue", "topk") else 0
+    dim: int = kwargs.get("dim", args[place] if len(args) > place else -1)
+    return dim
 
 
 @structural("amax", "amin", kink=0)
@@ -313,7 +301,7 @@ def amax(call: Call, x: Traced, dim: Any = (), keepdim: bool = False) -> Any:
     "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d", kink=0,
 )  # fmt: skip
 def max_pool(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
-    """The largest entry of each window, whose tangent counts."""
+    """The largest entry of each window, with its tangent."""
     if not isinstance(call.func, torch._ops.OpOverload):
         raise NoRule
     values, indices = call.func(x.p, *args, **kwargs)
@@ -322,20 +310,14 @@ def max_pool(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     return picked.reshape(values.shape), indices
 
 
-def _places(call: Call, places: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
-    """Which of the arguments that a result is linear in are traced."""
-    if any(isinstance(a, Traced) for i, a in enumerate(args) if i not in places):
-        raise NoRule
-    return [i for i in places if isinstance(args[i], Traced)]
-
-
 def _jointly_linear(places: tuple[int, ...]) -> Any:
     """The rule of an operation that is linear in several arguments together."""
 
     def rule(call: Call, *args: Any, **kwargs: Any) -> Any:
-        if len(args) <= places[-1]:
+        others = (a for i, a in enumerate(args) if i not in places)
+        if len(args) <= places[-1] or any(isinstance(a, Traced) for a in others):
             raise NoRule
-        active = _places(call, places, args)
+        active = [i for i in places if isinstance(args[i], Traced)]
         func = getattr(Tensor, call.name) if call.operation.writes else call.func
         y = func(*plain(args), **kwargs)
 

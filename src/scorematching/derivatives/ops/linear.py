@@ -33,18 +33,12 @@ class Linear(NamedTuple):
     selection: bool = True
 
 
-def linear(
-    *names: str,
-    batch_axis: int | None = None,
-    along: tuple[int, int | None] | None = None,
-    keeps_axis: bool = True,
-    selection: bool = True,
-) -> None:
-    """Declare operations that are linear in their first argument."""
-    facts = Linear(batch_axis, along, keeps_axis, selection)
-    rule = _any_axes if batch_axis is None else _rows
+def linear(*names: str, **facts: Any) -> None:
+    """Declare operations that are linear in their first argument, with the facts of `Linear`."""
+    known = Linear(**facts)
+    rule = _any_axes if known.batch_axis is None else _rows
     for name in names:
-        declare((name,), Operation(name, "linear", rule, facts=facts))
+        declare((name,), Operation(name, "linear", rule, facts=known))
 
 
 def _rows(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +68,7 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     facts: Linear = call.operation.facts
     push = _vmapped(call.func, args, kwargs, None, rare=not facts.keeps_axis)
     axis = _axis(call, x, y, args, kwargs)
-    if call.operation.facts.selection:
+    if facts.selection:
         return selection(call.tape, x, y, push, axis)
     return call.tape.linear(x, y, push, axis)
 
@@ -95,6 +89,12 @@ def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) ->
 
 
 def _vmapped(func: Any, args: Any, kwargs: Any, part: int | None, rare: bool = False) -> Push:
+    """A function, or one of its several results, vectorised over tangents.
+
+    For ``rare`` operations vmap may warn of a slow path, and warnings are switched off. That takes
+    time, so other operations do without.
+    """
+
     def one(t: Tensor) -> Any:
         result = func(t, *args, **kwargs)
         return result if part is None else result[part]
@@ -254,9 +254,7 @@ def repeat_interleave(
 @structural("masked_fill", kind="linear")
 def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Any:
     """A constant where the mask holds, the value itself elsewhere."""
-    if not isinstance(x, Traced):
-        return torch.where(mask, value, x)
-    if isinstance(value, Traced):
+    if not isinstance(x, Traced) or isinstance(value, Traced):
         return torch.where(mask, value, x)
     return torch.where(mask, torch.as_tensor(value, dtype=x.dtype, device=x.device), x)
 
@@ -272,14 +270,7 @@ linear("fliplr", "flipud", "rot90", "repeat", "tile", "tril", "triu", "masked_se
        "unsafe_chunk", "unsafe_split", "real", "as_strided")  # fmt: skip
 linear("flip", along=(0, None))
 linear("roll", "take_along_dim", "take_along_dimension", along=(1, None))
-linear(
-    "narrow",
-    "select",
-    "index_select",
-    "gather",
-    "slice",
-    along=(0, None),
-)
+linear("narrow", "select", "index_select", "gather", "slice", along=(0, None))
 linear("split", "chunk", "tensor_split", "split_with_sizes", along=(1, 0))
 linear("unbind", along=(0, 0))
 linear("cumsum", along=(0, None), selection=False)

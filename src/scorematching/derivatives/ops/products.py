@@ -102,6 +102,7 @@ def matmul(call: Call, input: Any, other: Any) -> Any:
 
 
 def _matrix_on_the_right(call: Call, a: Traced, pb: Tensor, y: Tensor) -> Any:
+    """``y = a @ pb`` for a constant matrix or vector pb; the sum must not run over the points."""
     axis = a.axis if pb.ndim == 1 else broadcast_axis(y, a)
     axis = None if a.axis == a.p.ndim - 1 or a.p.ndim == 1 else axis
     ndim = y.ndim + 1 if pb.ndim == 1 else y.ndim
@@ -113,6 +114,7 @@ def _matrix_on_the_right(call: Call, a: Traced, pb: Tensor, y: Tensor) -> Any:
 
 
 def _matrix_on_the_left(call: Call, pa: Tensor, b: Traced, y: Tensor) -> Any:
+    """``y = pa @ b`` for a constant matrix or vector pa; the sum must not run over the points."""
     if b.p.ndim < 2:
         raise NoRule
     axis = None if b.axis == b.p.ndim - 2 else broadcast_axis(y, b)
@@ -149,6 +151,7 @@ def addmm(
 
 
 def _is_layer(bias: Any, x: Any, weight: Any) -> bool:
+    """Whether ``bias + x @ weight`` is a linear layer with constant weights."""
     traced = isinstance(weight, Traced) or isinstance(bias, Traced)
     return isinstance(x, Traced) and not traced and weight.ndim == 2 and bias.ndim == 1
 
@@ -240,16 +243,11 @@ def bilinear(call: Call, input1: Any, input2: Any, weight: Tensor, bias: Any = N
     return y if bias is None else y + bias
 
 
-@structural("addcmul")
+@structural("addcmul", "addcdiv")
 def addcmul(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
-    """``input + value * tensor1 * tensor2``."""
-    return input + tensor1 * tensor2 * value
-
-
-@structural("addcdiv")
-def addcdiv(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
-    """``input + value * tensor1 / tensor2``."""
-    return input + tensor1 / tensor2 * value
+    """``input + value * tensor1 * tensor2``, or divided by tensor2."""
+    product = tensor1 * tensor2 if call.name == "addcmul" else tensor1 / tensor2
+    return input + product * value
 
 
 @structural("lerp")

@@ -109,7 +109,7 @@ def atan2(call: Call, input: Any, other: Any) -> Any:
 
 @structural("prod")
 def prod(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """A product over an axis, by multiplying halves, so that zeros are no exception."""
+    """A product over an axis, by multiplying halves, which is right for zeros too."""
     if dim is None:
         return prod(call, x.reshape(-1), 0)
     halves = x.movedim(dim, 0)
@@ -123,7 +123,7 @@ def prod(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
 
 @structural("cumprod")
 def cumprod(call: Call, x: Any, dim: int, **kwargs: Any) -> Any:
-    """Running products, in log2(length) multiplications, so that zeros are no exception."""
+    """Running products, in log2(length) multiplications, which is right for zeros too."""
     y, step = x.movedim(dim, 0), 1
     while step < y.shape[0]:
         y = torch.cat([y[:step], y[step:] * y[:-step]])

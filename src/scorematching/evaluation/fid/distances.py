@@ -46,12 +46,7 @@ class FeatureMoments:
 
     @classmethod
     def of(cls, features: Tensor) -> FeatureMoments:
-        """The moments of features ``(N, D)``.
-
-        Raises:
-            TypeError: features is not a floating-point tensor.
-            ValueError: it has another shape, or an entry is not finite.
-        """
+        """The moments of features ``(N, D)``."""
         _check_features(features, "features")
         x = features.detach().double()
         mean = x.mean(0)
@@ -64,7 +59,7 @@ class FeatureMoments:
         With ``d`` the difference of the means, the scatter of all rows is the sum of both and of
         ``d d' n m / (n + m)``. No large sums of squares are subtracted.
         """
-        _check_same_dim(self, other)
+        _check_dims(len(self.mean), len(other.mean))
         n, m = self.count, other.count
         d = other.mean - self.mean
         scatter = self.scatter + other.scatter + torch.outer(d, d) * (n * m / (n + m))
@@ -90,12 +85,6 @@ def feature_moments(
         network: ``(N, *event) -> (N, D)``.
         images: ``(N, *event)``, or an iterable of batches.
         batch_size: images evaluated at a time, if images is a tensor.
-
-    Returns:
-        The moments of all of them.
-
-    Raises:
-        ValueError: there are no images, or the network returns another shape or NaN.
 
     Example:
         >>> images = torch.randn(10, 1, 2, 2)
@@ -135,9 +124,6 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
     Returns:
         The distance, zero or more: the FID if the features are those of `inception`.
 
-    Raises:
-        ValueError: features have different dimensions, fewer than two rows, or are not finite.
-
     Reference: Heusel et al. (2017), GANs trained by a two time-scale update rule.
 
     Example:
@@ -148,7 +134,7 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
         2.0
     """
     a, b = (m if isinstance(m, FeatureMoments) else FeatureMoments.of(m) for m in (a, b))
-    _check_same_dim(a, b)
+    _check_dims(len(a.mean), len(b.mean))
     roots = [_square_root(m.covariance) for m in (a, b)]
     overlap = torch.linalg.svdvals(roots[0] @ roots[1]).sum()
     spread = a.covariance.trace() + b.covariance.trace() - 2 * overlap
@@ -174,9 +160,6 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
         Mean and standard error over the blocks: the KID if the features are those of `inception`.
         As an unbiased estimate it may be negative.
 
-    Raises:
-        ValueError: features have different dimensions, fewer than two rows, or are not finite.
-
     Reference: Binkowski et al. (2018), Demystifying MMD GANs.
 
     Example:
@@ -186,7 +169,8 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
     """
     for features, name in ((a, "a"), (b, "b")):
         _check_features(features, name)
-        _check_two(features, name)
+        if len(features) < 2:
+            raise ValueError(f"{name} must hold at least two rows, got {len(features)}; take more")
     check_count(block_size, "block_size", "1000 rows are usual")
     _check_dims(a.shape[1], b.shape[1])
     n = max(2, min(block_size, len(a), len(b)))
@@ -223,11 +207,6 @@ def _check_features(features: Any, name: str) -> None:
         )
 
 
-def _check_two(features: Tensor, name: str) -> None:
-    if len(features) < 2:
-        raise ValueError(f"{name} must hold at least two rows, got {len(features)}; take more")
-
-
 def _check_rows(features: Any, batch: Tensor) -> None:
     rows = len(features) if isinstance(features, Tensor) and features.ndim else None
     if rows != len(batch):
@@ -236,10 +215,6 @@ def _check_rows(features: Any, batch: Tensor) -> None:
             f"network must return one row of features per image, shape ({len(batch)}, D), got "
             f"{got}; keep its batch axis"
         )
-
-
-def _check_same_dim(a: FeatureMoments, b: FeatureMoments) -> None:
-    _check_dims(len(a.mean), len(b.mean))
 
 
 def _check_dims(a: int, b: int) -> None:

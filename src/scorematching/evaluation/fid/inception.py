@@ -8,8 +8,6 @@ distances from one with distances from the other.
 Both are TorchScript, which runs code from the file, so the sha256 is checked before loading.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import io
@@ -22,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch
+from scorematching._checks import check_batch, check_choice
 from scorematching.datasets.files import DataFile, PathLike, find
 from scorematching.errors import DataNotFoundError
 
@@ -59,9 +57,8 @@ class Inception(nn.Module):
     """
 
     def __init__(self, network: Any, value_range: str) -> None:
-        """Keep the network."""
         super().__init__()
-        _check_value_range(value_range)
+        check_choice(value_range, "value_range", RANGES, "it is that of the values of the images")
         self.network, self.value_range = network, value_range
 
     def forward(self, images: Tensor) -> Tensor:
@@ -107,13 +104,13 @@ def inception(
         >>> network(torch.zeros(1, 3, 64, 64)).shape  # doctest: +SKIP
         torch.Size([1, 2048])
     """
-    _check_value_range(value_range)
+    check_choice(value_range, "value_range", RANGES, "it is that of the values of the images")
     data = _search(data_dir) if path is None else Path(path).read_bytes()
     return Inception(_network(data, path), value_range).eval()
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Square images by bilinear interpolation, output pixel i at input position ``i H / size``.
+    """Square images ``(N, C, size, size)`` by bilinear interpolation, pixel i from ``i H / size``.
 
     The rule of TensorFlow's ``resize_bilinear`` before half-pixel centres, without antialiasing;
     positions beyond the last pixel take its value. Other rules give other features.
@@ -121,9 +118,6 @@ def resize(images: Tensor, size: int) -> Tensor:
     Args:
         images: ``(N, C, H, W)``.
         size: of the result.
-
-    Returns:
-        Images ``(N, C, size, size)``.
 
     Example:
         >>> resize(torch.tensor([[[[0.0, 2.0]]]]), 4)[0, 0, 0].tolist()
@@ -205,14 +199,6 @@ def _unpack(data: bytes) -> nn.Module:
     for name, shape, weight, scale in parts:
         state[str(name)].copy_(weight.reshape(*shape.tolist()) * scale[:, None, None, None])
     return network
-
-
-def _check_value_range(value_range: Any) -> None:
-    if value_range not in RANGES:
-        raise ValueError(
-            f"value_range must be one of {', '.join(map(repr, RANGES))}, got {value_range!r}; "
-            "it is the range of the values of the images"
-        )
 
 
 def _check_range(images: Tensor, low: float, high: float) -> None:

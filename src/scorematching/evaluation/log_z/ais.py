@@ -11,11 +11,16 @@ is too low on average. Chains that run back from exact samples of the end estima
 which gives a value that is too high on average: a bracket (Grosse et al., 2015).
 
 Chains may belong to groups with different ends, for example the posteriors of many images.
+
+Step sizes are adapted on pilots, separate chains that are dropped: weights of chains that adapt
+their own step sizes would be biased. Step sizes vary at random by a quarter between chains, because
+paths of a fixed length can be periodic. Cost: ``T (num_leapfrog + 1)`` scores of both densities per
+chain. On a GPU one transition is recorded as a CUDA graph and replayed.
+
+References: Neal (2001), Annealed importance sampling; Grosse, Ghahramani and Adams (2015),
+Sandwiching the marginal likelihood with bidirectional Monte Carlo.
 """
 
-from __future__ import annotations
-
-import functools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -121,11 +126,6 @@ def ais(
 ) -> Annealing:
     """Log of the ratio ``Z_end / Z_start`` by annealed importance sampling, see the module.
 
-    Step sizes are adapted on the pilots, separate chains that are dropped: weights of chains that
-    adapt their own step sizes would be biased. Step sizes vary at random by a quarter between
-    chains, because paths of a fixed length can be periodic. Cost: ``T (num_leapfrog + 1)`` scores
-    of both densities per chain. On a GPU one transition is recorded as a CUDA graph and replayed.
-
     Args:
         start: log-density, ``(N, *event) -> (N,)``.
         end: log-density, ``(N, *event) -> (N,)``; its row i may depend on row i of its input only.
@@ -140,14 +140,9 @@ def ais(
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
 
-    Returns:
-        Log-weights, estimates with standard errors, step sizes and acceptances.
-
     Raises:
         ValueError: an argument is out of range, or a density returns NaN or plus infinity.
         RuntimeError: a density cannot be recorded in a CUDA graph.
-
-    Reference: Neal (2001), Annealed importance sampling.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
@@ -165,14 +160,12 @@ def ais(
         check_count(num_leapfrog, "num_leapfrog", "or 0, for no moves")
     moves = num_steps - 1 if num_leapfrog else 0
     adapts = step_size is None and moves > 0
-    if adapts:
-        _check_pilots(pilots, x, num_groups)
+    pilots = _checked_pilots(pilots, x, num_groups) if adapts else None
     guess = dimension(x) ** -0.25 if step_size is None else step_size
     sizes = make_step_sizes(guess, num_steps, num_groups)
     # Without moves the increments add up to one of size 1, for any temperatures.
     steps = betas if moves else betas[[0, -1]]
-    states = (x, pilots if adapts else None)
-    chains = Chains(start, end, *states, steps, sizes, num_leapfrog, generator)
+    chains = Chains(start, end, x, pilots, steps, sizes, num_leapfrog, generator)
     chains.run(moves, capture and x.is_cuda)
     return Annealing(*chains.result(), betas, chains.step_sizes[:-1], chains.acceptance)
 
@@ -190,35 +183,13 @@ def bidirectional(
     generator: torch.Generator | None = None,
     capture: bool = True,
 ) -> Bracket:
-    """A log ratio of normalising constants from below and from above.
+    """A log ratio of normalising constants from below and from above, see the module.
 
-    Forward chains give a log mean that is too low on average. Chains that run back from exact
-    samples of the end, with the step sizes of the forward chains, estimate the inverse, and so give
-    a value that is too high. For the posterior of simulated data, the latents that the data were
-    simulated from are exact samples.
+    Reverse chains have the step sizes of the forward ones. For the posterior of simulated data, the
+    latents that the data were simulated from are exact samples.
 
-    Args:
-        start: log-density, ``(N, *event) -> (N,)``.
-        end: log-density, ``(N, *event) -> (N,)``.
-        x: exact samples of the start, ``(C G, *event)``; row ``c G + g`` is chain c of group g.
-        exact: exact samples of the end, in the same order, ``(C' G, *event)``. Chains of a group
-            may share one; the bound still holds, with a larger variance.
-        pilots: further samples of the start, ``(P G, *event)``, see `ais`.
-        num_steps: T, steps from start to end.
-        schedule: as for `ais`.
-        num_leapfrog: leapfrog steps per move.
-        num_groups: G, groups of chains.
-        generator: source of randomness; None is torch's default generator.
-        capture: whether to record a CUDA graph, on a GPU.
-
-    Returns:
-        Both bounds for every group, and their gap.
-
-    Raises:
-        ValueError: an argument is out of range, or a density returns NaN or plus infinity.
-
-    Reference: Grosse, Ghahramani and Adams (2015), Sandwiching the marginal likelihood with
-    bidirectional Monte Carlo.
+    ``exact`` are exact samples of the end, in the order of x, ``(C' G, *event)``. Chains of a group
+    may share one; the bound still holds, with a larger variance. Other arguments as for `ais`.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
@@ -230,17 +201,10 @@ def bidirectional(
         (True, True)
     """
     _check_chains(exact, num_groups, "exact")
-    run = functools.partial(
-        ais,
-        num_steps=num_steps,
-        num_leapfrog=num_leapfrog,
-        num_groups=num_groups,
-        generator=generator,
-        capture=capture,
-    )
-    forward = run(start, end, x, pilots, schedule=schedule)
+    rest = (num_groups, generator, capture)
+    forward = ais(start, end, x, pilots, num_steps, schedule, num_leapfrog, None, *rest)
     back, sizes = 1 - forward.betas.flip(0), forward.step_sizes.flip(0)
-    reverse = run(end, start, exact, schedule=back, step_size=sizes)
+    reverse = ais(end, start, exact, None, num_steps, back, num_leapfrog, sizes, *rest)
     return Bracket(forward.log_z, -reverse.log_z, forward, reverse)
 
 
@@ -254,7 +218,7 @@ def _check_chains(x: Any, num_groups: int, name: str) -> None:
         )
 
 
-def _check_pilots(pilots: Tensor | None, x: Tensor, num_groups: int) -> None:
+def _checked_pilots(pilots: Tensor | None, x: Tensor, num_groups: int) -> Tensor:
     if pilots is None:
         raise ValueError(
             "pilots must be given if step_size is None, got None; draw further samples of the "
@@ -266,3 +230,4 @@ def _check_pilots(pilots: Tensor | None, x: Tensor, num_groups: int) -> None:
             f"pilots must be points like x, {tuple(x.shape[1:])} of {x.dtype}, got "
             f"{tuple(pilots.shape[1:])} of {pilots.dtype}; draw them as x was drawn"
         )
+    return pilots

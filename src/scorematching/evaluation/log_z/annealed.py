@@ -1,7 +1,5 @@
 """Log Z of an unnormalised log-density by annealed importance sampling."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -62,21 +60,12 @@ def ais_log_z(
         log_density: f, callable, ``(N, D) -> (N,)``, differentiable.
         start: q, in the dtype and on the device of f.
         num_chains: C, chains, all run at once.
-        num_steps: T, steps from start to density.
-        schedule: of the temperatures, as for `ais`.
-        num_leapfrog: leapfrog steps per move; 0 is importance sampling without moves.
-        step_size: of the moves: a number, or ``(T - 1,)``; None adapts them.
-        generator: source of randomness; None is torch's default generator.
+        num_steps: T, steps from start to density; this and all further arguments as for `ais`.
+        schedule: of the temperatures.
+        num_leapfrog: leapfrog steps per move.
+        step_size: of the moves; None adapts them.
+        generator: source of randomness.
         capture: whether to record a CUDA graph, on a GPU.
-
-    Returns:
-        Estimate, standard error and effective sample size, with the log-weights themselves.
-
-    Raises:
-        TypeError: the start is not a `Distribution`.
-        ValueError: an argument is out of range, or f returns another shape, NaN or plus infinity.
-
-    Reference: Neal (2001), Annealed importance sampling.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -91,21 +80,10 @@ def ais_log_z(
     check_distribution(start, "start")
     check_count(num_chains, "num_chains", "1000 is the default")
     x = start.sample(num_chains, generator)
-    pilots = None
-    if step_size is None:
-        pilots = start.sample(min(num_chains, _PILOT_CHAINS), generator)
-    found = ais(
-        start,
-        log_density,
-        x,
-        pilots,
-        num_steps,
-        schedule,
-        num_leapfrog,
-        step_size,
-        generator=generator,
-        capture=capture,
-    )
+    adapts = step_size is None
+    pilots = start.sample(min(num_chains, _PILOT_CHAINS), generator) if adapts else None
+    path = (num_steps, schedule, num_leapfrog, step_size)
+    found = ais(start, log_density, x, pilots, *path, generator=generator, capture=capture)
     log_weights = found.log_weights[:, 0] + start.log_z
     estimate = numbers(LogSums.of(log_weights))
     sizes, acceptance = found.step_sizes[:, 0].double(), found.acceptance[:, 0]

@@ -1,14 +1,12 @@
 """Chains of annealed importance sampling: weights, moves and the adaptation of step sizes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from scorematching._graphs import on_side_stream, record
+from scorematching._random import uniform
 from scorematching.evaluation.log_z.weights import check_log_weights, log_densities
 from scorematching.samplers import State, adapt_step_size, hmc, target_of
-from scorematching.samplers.base import uniform_rows
 from scorematching.types import LogDensity
 
 _WARM_UP = 20
@@ -112,7 +110,7 @@ class Chains:
 
     def varied(self, sizes: Tensor) -> Tensor:
         """A step size for every chain, varied at random by a quarter: ``(1, G) -> (rows,)``."""
-        u = uniform_rows(self.x, self.generator).reshape(-1, self.groups)
+        u = uniform(self.x.shape[:1], self.x, self.generator).reshape(-1, self.groups)
         return (sizes * (0.75 + 0.5 * u)).flatten()
 
     def adapted(self, sizes: Tensor, acceptance: Tensor) -> Tensor:

@@ -2,18 +2,21 @@
 
 For ``p(x) = integral of p(z) p(x | z)`` with a standard normal prior, chains run from ``p(z)`` to
 ``p(z) p(x | z)``, whose normalising constant is ``p(x)``, with one group of chains for each image.
+Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for each of
+``num_chains + num_pilots`` chains of each image.
+
+Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator, check_points
+from scorematching._checks import check_count, check_points
+from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import BernoulliPixels, Observation
 from scorematching.evaluation.estimate import Estimate
@@ -71,16 +74,12 @@ def decoder_log_likelihood(
 ) -> DecoderLikelihood:
     """Log-likelihoods of images under a decoder with a standard normal prior.
 
-    Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for each of
-    ``num_chains + num_pilots`` chains of each image.
-
     Args:
         decoder: ``z: (N, L) -> (N, *event)``, without batch statistics; its parameters receive no
             gradient.
         x: images ``(N, *event)``, in the decoder's dtype and on its device.
         latent_dim: L.
-        observation: distribution of an image given the decoder's output; None is
-            `BernoulliPixels`.
+        observation: distribution of an image given the output; None is `BernoulliPixels`.
         num_chains: C, for each image.
         num_steps: T, temperatures from prior to posterior.
         schedule: of the temperatures, as for `ais`.
@@ -89,14 +88,6 @@ def decoder_log_likelihood(
         batch_size: images evaluated at a time.
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
-
-    Returns:
-        An estimate for every image, and their mean with its standard error.
-
-    Raises:
-        ValueError: an argument is out of range, or the decoder returns another shape or NaN.
-
-    Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -107,28 +98,15 @@ def decoder_log_likelihood(
         >>> abs(found.nll.mean - 0.5 * torch.tensor(4 * torch.pi).log().item()) < 0.1
         True
     """
-    pixels = BernoulliPixels() if observation is None else observation
     check_points(x)
-    check_generator(generator, x)
     _check_counts(latent_dim, num_chains, num_pilots)
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
-    found = []
+    prior, found = standard_normal_log_density, []
     for images in x.split(batch_size):
-        shapes = [(num * len(images), latent_dim) for num in (num_chains, num_pilots)]
-        z, pilots = (_normal(shape, x, generator) for shape in shapes)
-        run = ais(
-            standard_normal_log_density,
-            _posterior(decoder, pixels, images),
-            z,
-            pilots,
-            num_steps=num_steps,
-            schedule=schedule,
-            num_leapfrog=num_leapfrog,
-            num_groups=len(images),
-            generator=generator,
-            capture=capture,
-        )
-        found.append(run)
+        posterior = _posterior(decoder, observation, images)
+        z, pilots = _states(len(images), latent_dim, (num_chains, num_pilots), x, generator)
+        rest = (num_steps, schedule, num_leapfrog, None, len(images), generator, capture)
+        found.append(ais(prior, posterior, z, pilots, *rest))
     return _joined(found)
 
 
@@ -152,25 +130,8 @@ def decoder_bracket(
     posterior of its image, from which chains can run back. The gap bounds the error of `ais` on
     images drawn from the model.
 
-    Args:
-        decoder: ``z: (N, L) -> (N, *event)``.
-        num: images to simulate.
-        latent_dim: L.
-        like: any tensor in the decoder's dtype and on its device.
-        observation: as for `decoder_log_likelihood`, like all further arguments.
-        num_chains: C, for each image and direction.
-        num_steps: T.
-        schedule: of the temperatures.
-        num_leapfrog: leapfrog steps per move.
-        num_pilots: further chains for each image.
-        generator: source of randomness; None is torch's default generator.
-        capture: whether to record a CUDA graph, on a GPU.
-
-    Returns:
-        Both bounds for every image, and their gap.
-
-    Raises:
-        ValueError: an argument is out of range.
+    ``num`` is the number of images to simulate, ``like`` any tensor in the decoder's dtype and on
+    its device. Other arguments as for `decoder_log_likelihood`.
 
     Example:
         >>> from scorematching.evaluation import NormalPixels
@@ -180,33 +141,20 @@ def decoder_bracket(
         >>> abs(bracket.gap.mean) < 0.1
         True
     """
-    pixels = BernoulliPixels() if observation is None else observation
     check_count(num, "num", "a hundred images are enough")
-    check_generator(generator, like)
     _check_counts(latent_dim, num_chains, num_pilots)
-    exact = _normal((num, latent_dim), like, generator)
+    (exact,) = _states(num, latent_dim, (1,), like, generator)
     with torch.no_grad():
-        images = pixels.sample(decoder(exact), generator)
-    z, pilots = (
-        _normal((count * num, latent_dim), like, generator) for count in (num_chains, num_pilots)
-    )
-    return bidirectional(
-        standard_normal_log_density,
-        _posterior(decoder, pixels, images),
-        z,
-        exact.repeat(num_chains, 1),
-        pilots,
-        num_steps=num_steps,
-        schedule=schedule,
-        num_leapfrog=num_leapfrog,
-        num_groups=num,
-        generator=generator,
-        capture=capture,
-    )
+        images = (observation or BernoulliPixels()).sample(decoder(exact), generator)
+    z, pilots = _states(num, latent_dim, (num_chains, num_pilots), like, generator)
+    prior, posterior = standard_normal_log_density, _posterior(decoder, observation, images)
+    rest = (num_steps, schedule, num_leapfrog, num, generator, capture)
+    return bidirectional(prior, posterior, z, exact.repeat(num_chains, 1), pilots, *rest)
 
 
-def _posterior(decoder: Decoder, pixels: Observation, x: Tensor) -> LogDensity:
+def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogDensity:
     """``log p(z) + log p(x | z)``, ``(C G, L) -> (C G,)`` for images ``x: (G, *event)``."""
+    pixels = BernoulliPixels() if observation is None else observation
 
     def log_density(z: Tensor) -> Tensor:
         output = decoder(z)
@@ -229,8 +177,11 @@ def _joined(found: list[Annealing]) -> DecoderLikelihood:
     )
 
 
-def _normal(shape: Any, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+def _states(
+    num: int, dim: int, counts: Sequence[int], like: Tensor, generator: torch.Generator | None
+) -> list[Tensor]:
+    """Latents drawn from the prior, for each count as many for each of ``num`` images."""
+    return [normal((count * num, dim), like, generator) for count in counts]
 
 
 def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:

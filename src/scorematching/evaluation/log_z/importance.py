@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,7 @@ class LogZEstimate:
 
     @staticmethod
     def of(log_weights: Tensor) -> LogZEstimate:
-        """The estimate from independent log-weights ``(n,)``.
-
-        Raises:
-            ValueError: a weight is NaN or plus infinity, or there are none.
-        """
+        """The estimate from independent log-weights ``(n,)``."""
         if log_weights.ndim != 1:
             raise ValueError(
                 f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
@@ -56,7 +52,6 @@ class LogZEstimate:
         return LogZEstimate(*numbers(LogSums.of(log_weights)))
 
     def __str__(self) -> str:
-        """Estimate, standard error and effective sample size."""
         estimate = Estimate(self.log_z, self.standard_error, self.count)
         return f"{estimate}, effective sample size {self.effective_sample_size:.0f}"
 
@@ -80,13 +75,6 @@ def importance_log_z(
         batch_size: samples evaluated at a time, which limits memory.
         generator: source of randomness; None is torch's default generator.
 
-    Returns:
-        Estimate, standard error and effective sample size.
-
-    Raises:
-        TypeError: the proposal is not a `Distribution`.
-        ValueError: f returns another shape, NaN or plus infinity.
-
     Example:
         If the proposal is right up to a constant, one sample is enough.
 
@@ -98,14 +86,9 @@ def importance_log_z(
     check_distribution(proposal, "proposal")
     check_count(num, "num", "the paper takes 1000000")
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
-    sums: LogSums | None = None
-    for n in _batch_sizes(num, batch_size):
-        log_weights = _log_weights(log_density, proposal, proposal.sample(n, generator))
-        check_log_weights(log_weights)
-        batch = LogSums.of(log_weights)
-        sums = batch if sums is None else sums.merge(batch)
-    assert sums is not None
-    return LogZEstimate(*numbers(sums))
+    sizes = [min(batch_size, num - done) for done in range(0, num, batch_size)]
+    batches = (_log_sums(log_density, proposal, proposal.sample(n, generator)) for n in sizes)
+    return LogZEstimate(*numbers(functools.reduce(LogSums.merge, batches)))
 
 
 def numbers(sums: LogSums) -> tuple[float, float, float, int]:
@@ -145,12 +128,8 @@ def check_effective(
 
 
 @torch.no_grad()
-def _log_weights(log_density: LogDensity, proposal: Distribution, x: Tensor) -> Tensor:
-    """``f(x) - log q(x)`` in double precision, ``(N,)``."""
-    return log_densities(log_density, x) - proposal(x).double() + proposal.log_z
-
-
-def _batch_sizes(num: int, batch_size: int) -> Iterator[int]:
-    yield from [batch_size] * (num // batch_size)
-    if num % batch_size:
-        yield num % batch_size
+def _log_sums(log_density: LogDensity, proposal: Distribution, x: Tensor) -> LogSums:
+    """The sums over the weights ``f(x) - log q(x)``, in double precision."""
+    log_weights = log_densities(log_density, x) - proposal(x).double() + proposal.log_z
+    check_log_weights(log_weights)
+    return LogSums.of(log_weights)

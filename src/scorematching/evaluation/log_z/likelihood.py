@@ -1,7 +1,5 @@
 """Mean log-likelihood of points under an unnormalised log-density."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -41,7 +39,6 @@ class LogLikelihood:
     log_z_error: float
 
     def __str__(self) -> str:
-        """Mean and standard error, as an `Estimate` prints them."""
         return str(Estimate(self.mean, self.standard_error, self.count))
 
 
@@ -61,9 +58,6 @@ def log_likelihood(
         min_effective: least effective sample size of log Z; None is 100, or a thousandth of its
             samples if that is larger.
         batch_size: points evaluated at a time.
-
-    Returns:
-        Mean, and the standard errors from the points, from log Z and from both.
 
     Raises:
         ValueError: the effective sample size of log Z is too small.

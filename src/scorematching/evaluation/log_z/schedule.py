@@ -1,7 +1,5 @@
 """The schedule of an annealed path: inverse temperatures, and a step size for each."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -15,12 +13,6 @@ def make_betas(schedule: str | Tensor, num_steps: int) -> Tensor:
         schedule: "sigmoid" is ``sigmoid(linspace(-4, 4))`` rescaled to begin at 0 and end at 1;
             "linear" is equally spaced; or the betas themselves.
         num_steps: T.
-
-    Returns:
-        The betas.
-
-    Raises:
-        ValueError: the schedule is unknown, has another length or does not increase from 0 to 1.
 
     Example:
         >>> make_betas("linear", 4).tolist()

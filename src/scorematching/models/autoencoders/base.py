@@ -1,14 +1,14 @@
 """What the auto-encoders share: a normal prior of latents, a decoder, a distribution of pixels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch, check_count, check_generator
+from scorematching._checks import check_batch, check_count
+from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import Observation
 from scorematching.fields import VectorField
@@ -24,7 +24,6 @@ class LatentModel(nn.Module):
     """
 
     def __init__(self, decoder: nn.Module, observation: Observation, latent_dim: int) -> None:
-        """Store the parts."""
         super().__init__()
         check_count(latent_dim, "latent_dim", "8 and 32 are the paper's")
         self.decoder, self.observation, self.latent_dim = decoder, observation, latent_dim
@@ -51,15 +50,12 @@ class LatentModel(nn.Module):
     def sample(
         self, n: int, generator: torch.Generator | None = None, observe: bool = False
     ) -> Tensor:
-        """Draw latents, and decode them.
+        """Draw latents, and decode them to points ``(n, *event)``.
 
         Args:
             n: number of points.
             generator: source of randomness; None is torch's default generator.
             observe: draw pixels too; otherwise return their means, as usual in pictures.
-
-        Returns:
-            Points ``(n, *event)``.
         """
         check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
@@ -69,23 +65,14 @@ class LatentModel(nn.Module):
         return self.observation.sample(self.decoder(z), generator)
 
     def noise(
-        self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
+        self, shape: Sequence[int], like: Tensor, generator: torch.Generator | None
     ) -> Tensor:
         """Normal noise in the dtype and on the device of ``like``."""
-        check_generator(generator, like)
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+        return normal(shape, like, generator)
 
 
 class ScoredModel(LatentModel, ABC):
-    """A model that needs the score of its own latents, from a network or an estimator.
-
-    Args:
-        encoder: from points to latents.
-        decoder: ``(N, Dz) -> (N, *event)``.
-        observation: the distribution of pixels.
-        latent_dim: Dz.
-        score_network: the network of the score; None if an estimator replaces it.
-    """
+    """A model that needs the score of its own latents, from a network or an estimator."""
 
     def __init__(
         self,
@@ -95,7 +82,6 @@ class ScoredModel(LatentModel, ABC):
         latent_dim: int,
         score_network: nn.Module | None = None,
     ) -> None:
-        """Store the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder, self.score_network = encoder, score_network
 

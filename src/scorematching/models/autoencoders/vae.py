@@ -1,7 +1,5 @@
 """Variational auto-encoders, with explicit and with implicit encoders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -40,7 +38,6 @@ class VAE(LatentModel):
     def __init__(
         self, encoder: nn.Module, decoder: nn.Module, observation: Observation, latent_dim: int
     ) -> None:
-        """Store the parts."""
         super().__init__(decoder, observation, latent_dim)
         self.encoder = encoder
 
@@ -104,7 +101,6 @@ class ImplicitVAE(ScoredModel):
         score_network: nn.Module | None = None,
         noise_dim: int | None = None,
     ) -> None:
-        """Store the parts."""
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         self.noise_dim = latent_dim if noise_dim is None else noise_dim
 

@@ -1,7 +1,5 @@
 """Wasserstein auto-encoders."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -50,7 +48,6 @@ class WAE(ScoredModel):
         score_network: nn.Module | None = None,
         lam: float = 10.0,
     ) -> None:
-        """Store the parts."""
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         check_positive(lam, "lam", "10 is the weight of the published experiments")
         self.lam = lam
@@ -66,10 +63,7 @@ class WAE(ScoredModel):
         return s
 
     def loss(
-        self,
-        x: Tensor,
-        score: Estimator | None = None,
-        generator: torch.Generator | None = None,
+        self, x: Tensor, score: Estimator | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """The loss of encoder and decoder: ``|x - decode(z)|^2 + lam (log q(z) - log p(z))``, (N,).
 

@@ -1,7 +1,5 @@
 """A training step recorded as a CUDA graph, and replayed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -17,10 +15,7 @@ class Captured:
     A batch of another shape or dtype is recorded anew, and so is a learning rate that is a number.
     On a CPU every call runs the step as it is.
 
-    Args:
-        step: the step.
-        generator: source of its randomness; None is torch's default generator.
-        warmup: how many calls run the step as it is before it is recorded.
+    The first ``warmup`` calls run it as it is.
 
     Attributes:
         recorded: by shape, dtype and learning rates: the graph, its batch and its loss.
@@ -30,7 +25,6 @@ class Captured:
     """
 
     def __init__(self, step: Step, generator: torch.Generator | None, warmup: int = 3) -> None:
-        """Check the optimiser; nothing is recorded yet."""
         self.step, self.generator, self.calls_left = step, generator, warmup
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         if any(p.is_cuda for p in step.parameters):
@@ -49,18 +43,14 @@ class Captured:
             return on_side_stream(lambda: self.step(x), x.device)
         key = (x.shape, x.dtype, *self._number_rates())
         if key not in self.recorded:
-            self.recorded[key] = self._record(x)
+            static_x, words = x.clone(), ("this step", "train eagerly")
+            work = lambda: self.step(static_x)  # noqa: E731
+            graph, loss = record(work, x.device, self.generator, *words)
+            self.recorded[key] = graph, static_x, loss
         graph, static_x, loss = self.recorded[key]
         static_x.copy_(x)
         graph.replay()
         return loss.clone()
-
-    def _record(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        static_x = x.clone()
-        graph, loss = record(
-            lambda: self.step(static_x), x.device, self.generator, "this step", "train eagerly"
-        )
-        return graph, static_x, loss
 
     def _number_rates(self) -> tuple[Any, ...]:
         """Learning rates that a graph holds as constants; it reads tensors at each replay."""

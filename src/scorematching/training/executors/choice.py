@@ -30,15 +30,8 @@ def preferences(
 ) -> tuple[str, ...]:
     """Names of executors, the preferred one first.
 
-    Args:
-        executor: a name, several names, or "auto": on a GPU "compiled+captured" (from
-            `COMPILE_FROM` steps on), then "captured", then "eager"; on a CPU "eager".
-        device: where the steps run.
-        static: whether all batches have the same shape.
-        steps: length of the run.
-
-    Raises:
-        ValueError: if a name is unknown.
+    "auto" on a GPU is "compiled+captured" (from `COMPILE_FROM` steps on), then "captured", then
+    "eager"; on a CPU, and where batches differ in shape (``static=False``), it is "eager".
 
     Example:
         >>> preferences("auto", torch.device("cuda"), static=True, steps=10_000)
@@ -66,15 +59,8 @@ def choose(
 ) -> Fallback:
     """The first of several executors that can run a step here, with the others to fall back on.
 
-    Args:
-        names: the preferred executor first.
-        step: the step, to be run eagerly.
-        losses: its model and objective.
-        ranks: the processes that train together.
-        report: called with the name of an executor that replaces another, and the reason.
-
-    Raises:
-        ValueError: if none can.
+    The preferred executor is the first of the names. ``report`` is called with the name of an
+    executor that replaces another, and the reason.
     """
     reasons = {name: _obstacle(name, step.optimizer, ranks) for name in names}
     possible = [name for name in names if not reasons[name]]
@@ -96,22 +82,13 @@ class Fallback:
     One that fails leaves weights, optimiser and generator as they were: it fails before its first
     step, or when a step is recorded, which does not run it. The next one repeats the step.
 
-    Args:
-        names: names of executors, the preferred one first.
-        make: makes an executor, by its name.
-        report: called with the name of an executor that replaces another, and the reason.
-
     Attributes:
         name: the executor in use.
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        make: Callable[[str], Any],
-        report: Callable[[str, str], None],
+        self, names: Sequence[str], make: Callable[[str], Any], report: Callable[[str, str], None]
     ) -> None:
-        """Make the first."""
         self.left, self.make, self.report = list(names), make, report
         self._use_next()
 

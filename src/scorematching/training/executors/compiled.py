@@ -4,8 +4,6 @@ A compiler fuses small operations, but cannot follow derivatives of derivatives.
 gradients are first flattened by `make_fx` to one list of plain operations, which inductor compiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,13 +27,9 @@ class CompiledGradients(Gradients):
     An `Objective` draws its noise outside of that function, from the same generator and in the
     same order as in eager steps. Compilation takes tens of seconds. Each function is compared with
     the eager one once, at other weights and points than those it was traced with.
-
-    Args:
-        losses: model and objective.
     """
 
     def __init__(self, losses: LossModule) -> None:
-        """Nothing is compiled yet."""
         super().__init__(losses)
         self.module = losses
         self.compiled: dict[Any, _Phase] = {}
@@ -70,11 +64,7 @@ def _dense(noise: Tensor | None) -> Tensor | None:
 class _Phase:
     """The compiled gradients of one phase, as a function of weights, points and noise.
 
-    Args:
-        losses: model and objective.
-        phase: number of the phase.
-        batch: an example of a batch.
-        noise: its noise.
+    They are compiled for batches and noise like those given.
     """
 
     def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:

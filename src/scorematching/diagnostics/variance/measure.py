@@ -1,7 +1,5 @@
 """Measurement of variances and times."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -13,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_count, check_generator, check_points
+from scorematching._graphs import generator_or_default
 from scorematching._shapes import dimension
+from scorematching.diagnostics.variance.report import VarianceReport, VarianceRow, quotient, ratio
 from scorematching.fields import Field, as_field
 from scorematching.objectives import SlicedScoreMatching, SlicedScoreMatchingVR
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
-from scorematching.variance.report import VarianceReport, VarianceRow, quotient, ratio
 
 PROJECTIONS: tuple[Projection, ...] = (
     Rademacher(balanced=False),
@@ -48,19 +47,10 @@ def variance_report(
 ) -> VarianceReport:
     """Variance of a sliced objective due to its directions, and what lowering it costs.
 
-    For every distribution and M the directions are drawn ``repeats`` times at the same points;
-    the sample variances of the mean loss and of its parameter gradient are unbiased, the former
-    with a relative standard error of about ``sqrt(2 / (repeats - 1))``, the latter with less.
-
-    Variance due to data is measured by analysis of variance: x is cut at random into 32 chunks
-    (fewer if it has fewer points), each is evaluated with 4 independent draws of independent
-    directions, and the variance between the chunks' means, less the part that the variance
-    within chunks explains, is scaled to N points. That of the loss is uncertain by about a
-    quarter, that of the gradient by less.
-
-    Plain SSM and SSM-VR are shown beside the objective, with its own projection and the first M.
-    Cost: about ``repeats`` evaluations per distribution and M. Nothing is changed: no parameter's
-    ``grad``, not x, and not torch's global random state.
+    `scorematching.diagnostics.variance` says how variances are measured. Plain SSM and SSM-VR are
+    shown beside the objective, with its own projection and the first M. Cost: about ``repeats``
+    evaluations per distribution and M. Nothing is changed: no parameter's ``grad``, not x, and not
+    torch's global random state.
 
     Args:
         model: a log-density ``(N, *event) -> (N,)`` or a `Field`.
@@ -75,13 +65,6 @@ def variance_report(
         projections: distributions to compare, beside the objective's own; None is those of
             `PROJECTIONS` that the objective accepts.
 
-    Returns:
-        The rows, the variance due to data and the suggested M.
-
-    Raises:
-        TypeError: the objective draws no directions.
-        ValueError: fewer than two points or repeats, or parameters that the loss ignores.
-
     Example:
         Along random signs a diagonal Hessian has no variance; all of it is due to data.
 
@@ -94,7 +77,8 @@ def variance_report(
     _check_arguments(objective, x, num_projections, repeats)
     check_generator(generator, x)
     with torch.inference_mode(False), torch.enable_grad():
-        source = _copy_of_default(x) if generator is None else generator
+        source = generator_or_default(generator, x.device)
+        source = source.clone_state() if generator is None else source
         wanted = tuple(_parameters(model) if parameters is None else parameters)
         probe = _Probe(as_field(model), x.detach().clone(), wanted, repeats, source)
         variants = _variants(objective, tuple(num_projections), projections)
@@ -221,7 +205,8 @@ def _assemble(probe: _Probe, objective: Sliced, variants: list[Sliced]) -> Varia
     reference = probe.measure(first, scale)
     measured = [reference if v == first else probe.measure(v, scale) for v in variants]
     rows = tuple(_row(v, m, reference, data) for v, m in zip(variants, measured, strict=True))
-    own = [row for v, row in zip(variants, rows, strict=True) if _is_own(v, objective)]
+    kind = (type(objective), objective.projection)
+    own = [r for v, r in zip(variants, rows, strict=True) if (type(v), v.projection) == kind]
     return VarianceReport(
         objective=type(objective).__name__,
         projection=_label(objective.projection),
@@ -261,10 +246,6 @@ def _cheapest(rows: list[VarianceRow]) -> int:
     return min(row.num_projections for row in rows if row.total_cost <= enough)
 
 
-def _is_own(variant: Sliced, objective: Sliced) -> bool:
-    return type(variant) is type(objective) and variant.projection == objective.projection
-
-
 def _row(objective: Sliced, got: _Measured, reference: _Measured, data: _Measured) -> VarianceRow:
     return VarianceRow(
         objective=type(objective).__name__,
@@ -289,14 +270,6 @@ def _parameters(model: Any) -> Iterable[Tensor]:
     """The parameters of a module that need gradients; none for other models."""
     module = isinstance(model, nn.Module)
     return [p for p in model.parameters() if p.requires_grad] if module else []
-
-
-def _copy_of_default(x: Tensor) -> torch.Generator:
-    """A new generator in the state of torch's default one."""
-    state = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
-    generator = torch.Generator(x.device)
-    generator.set_state(state)
-    return generator
 
 
 def _label(projection: Projection) -> str:

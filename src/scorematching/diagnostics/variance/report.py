@@ -1,7 +1,5 @@
 """The results of a variance report, and how they are printed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -85,7 +83,6 @@ class VarianceReport:
         return {**asdict(self), "rows": self.as_rows()}
 
     def __str__(self) -> str:
-        """A table aligned by spaces."""
         cells = [line for name, lines in self._sections() for line in ([name], *lines)]
         table = text_table(_HEADINGS, cells, align_right=True)
         return "\n".join([self._title(), "", table, "", self._conclusion()])

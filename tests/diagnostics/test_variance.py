@@ -23,10 +23,10 @@ from scorematching import (
     SplitRademacher,
     VectorField,
 )
+from scorematching.diagnostics import PROJECTIONS, VarianceReport, VarianceRow, variance_report
 from scorematching.models import MLPDensity, ScoreNetwork
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Projection
-from scorematching.variance import PROJECTIONS, VarianceReport, VarianceRow, variance_report
 from tests import oracles
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY, ROUTES

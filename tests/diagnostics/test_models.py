@@ -64,7 +64,7 @@ def test_explain_names_the_obstacle(x: Tensor) -> None:
     table = sm.explain(Hidden(), x, show=False)
     assert table.conclusion.startswith("not traced, double backward instead")
     assert "vmap" in table.conclusion
-    assert "test_diagnostics.py:" in table.conclusion
+    assert "test_models.py:" in table.conclusion
 
 
 def test_explain_says_that_the_caller_chose(x: Tensor) -> None:
