@@ -128,6 +128,11 @@ def quadratic_form(
         objective: any objective with `terms`.
         noise: the result of ``objective.draw(x)``.
 
+    Raises:
+        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
+        ValueError: if features or base have the wrong shape, or if the objective's loss is not
+            quadratic.
+
     Example:
         Its value is the mean loss.
 
@@ -176,6 +181,10 @@ def solve_linear(
         objective: any objective with `terms`.
         lam: the ridge penalty, a number or a tensor ``()``, not negative.
         generator: source of randomness; None is torch's default generator.
+
+    Raises:
+        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
+        ValueError: if shapes are wrong, or if ``G + lam I`` is not positive definite.
 
     Reference: Song et al. (2019), Proposition 2; Wenliang et al. (2019), Proposition 3.
 

@@ -73,7 +73,11 @@ class Standardise(Transform):
 
     @classmethod
     def fit(cls, x: Tensor) -> Standardise:
-        """Mean and standard deviation (with 1/N) of points ``(N, *event)``, in double precision."""
+        """Mean and standard deviation (with 1/N) of points ``(N, *event)``, in double precision.
+
+        Raises:
+            ValueError: a coordinate is constant.
+        """
         check_points(x)
         _check_varies(x)
         # In float32 the variance of large numbers that vary little is lost.
@@ -128,6 +132,9 @@ class Whiten(Transform):
             symmetric: whether to rotate back.
             min_ratio: least ratio of the smallest to the largest standard deviation; None is the
                 rounding of the dtype.
+
+        Raises:
+            ValueError: x is not a table, or its covariance is singular.
         """
         _check_table(x)
         mean = x.mean(0)
@@ -263,7 +270,11 @@ class Dequantise:
 
     @classmethod
     def fit(cls, x: Tensor) -> Dequantise:
-        """The median gap between neighbouring distinct values of each column of ``(N, D)``."""
+        """The median gap between neighbouring distinct values of each column of ``(N, D)``.
+
+        Raises:
+            ValueError: x is not a table, or a column is constant.
+        """
         _check_table(x)
         _check_varies(x)
         gaps = [column.unique().diff() for column in x.unbind(1)]
@@ -292,6 +303,9 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
         threshold: largest absolute correlation to accept.
         as_released: test ``correlation > threshold`` from the second pass on, as the code
             published with the deep kernel exponential family does, which keeps negative pairs.
+
+    Raises:
+        ValueError: x is not a table, or a column is constant.
 
     Example:
         >>> a, b = torch.tensor([[1.0, 2.0, 3.0, 5.0], [1.0, -1.0, 0.0, 2.0]])

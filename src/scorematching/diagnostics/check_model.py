@@ -56,6 +56,9 @@ def check_model(
         generator: source of randomness, on the CPU; None is torch's default generator.
         show: whether to print the table.
 
+    Raises:
+        TypeError: if there is no module to copy.
+
     Example:
         >>> from scorematching import SlicedScoreMatchingVR, models
         >>> density = models.MLPDensity(dim=2, hidden=(8,))

@@ -59,12 +59,22 @@ class Distribution(ABC):
         return self.log_density(x)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Normalised log-density, ``x: (N, D) -> (N,)``."""
+        """Normalised log-density, ``x: (N, D) -> (N,)``.
+
+        Raises:
+            ValueError: if x has another shape.
+            TypeError: if x has another dtype.
+        """
         self._check_points(x)
         return self._log_density(x)
 
     def score(self, x: Tensor) -> Tensor:
-        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``."""
+        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
+
+        Raises:
+            ValueError: if x has another shape.
+            TypeError: if x has another dtype.
+        """
         self._check_points(x)
         return self._score(x)
 

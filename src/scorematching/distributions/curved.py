@@ -27,6 +27,9 @@ class Banana(Distribution):
         curvature: any number; 0 is a Gaussian.
         scale: standard deviation of x1.
 
+    Raises:
+        ValueError: if dim < 2, the curvature is not finite or the scale not positive.
+
     Example:
         >>> p = Banana(curvature=0.5)
         >>> p.score(torch.tensor([[2.0, 1.5]])).tolist()
@@ -77,6 +80,9 @@ class Funnel(Distribution):
     Args:
         dim: D, at least 2.
         scale: standard deviation of x1.
+
+    Raises:
+        ValueError: if dim < 2 or the scale is not positive.
 
     Reference:
         Neal (2003), Slice sampling, section 8.
@@ -132,6 +138,9 @@ class Ring(Distribution):
         radius: where the density is highest.
         width: standard deviation of the distance from the centre, for width << radius.
         dim: D, at least 2.
+
+    Raises:
+        ValueError: if radius or width is not positive or dim < 2.
 
     Example:
         The score is zero all around the ridge.

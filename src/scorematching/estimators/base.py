@@ -57,6 +57,10 @@ class ScoreEstimator(BaseEstimator, ABC):
         Args:
             X: points ``(N, D)``, with N >= 2.
             y: ignored.
+
+        Raises:
+            ValueError: if there are fewer than two points, they are all the same, or some are not
+                finite.
         """
         x = self._tensor(X, reset=True)
         check_distinct(x)
@@ -64,7 +68,13 @@ class ScoreEstimator(BaseEstimator, ABC):
         return self
 
     def grad_log_density(self, X: ArrayLike) -> Array:
-        """The estimated score, the gradient of the log-density, at points: ``(N, D) -> (N, D)``."""
+        """The estimated score, the gradient of the log-density, at points: ``(N, D) -> (N, D)``.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: if the points have another dimension than those of `fit`, or some are not
+                finite.
+        """
         x, field = self._queries(X), self._field()
         with torch.no_grad():
             return to_array(torch.cat([field.score(batch) for batch in x.split(_BATCH_SIZE)]))
@@ -79,6 +89,11 @@ class ScoreEstimator(BaseEstimator, ABC):
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: if the points have another dimension than those of `fit`, or some are not
+                finite.
         """
         x = self._queries(X)
         return -score_matching_losses(self._field(), x).double().mean().item()
@@ -115,7 +130,13 @@ class LogDensityMixin:
     """`score_samples`, for estimators with a log-density, possibly up to a constant."""
 
     def score_samples(self: Any, X: ArrayLike) -> Array:
-        """The estimated log-density at points, ``(N, D) -> (N,)``: larger is likelier."""
+        """The estimated log-density at points, ``(N, D) -> (N,)``: larger is likelier.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: if the points have another dimension than those of `fit`, or some are not
+                finite.
+        """
         x = self._queries(X)
         with torch.no_grad():
             return to_array(torch.cat([self._log_density(b) for b in x.split(_BATCH_SIZE)]))

@@ -49,6 +49,10 @@ class DeepKernelConfig:
         checkpoint_every: steps between checkpoints, where there is a folder.
         executor: how steps are run, as in `train`.
 
+    Raises:
+        TypeError: if a number is of the wrong type.
+        ValueError: if a number is out of range, or a name unknown.
+
     Example:
         >>> DeepKernelConfig(validate_every=30).patience_in_validations
         7

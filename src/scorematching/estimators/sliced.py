@@ -56,6 +56,9 @@ class SlicedScoreEstimator(ScoreEstimator):
         result_: the `TrainResult` of the run.
         n_features_in_: D.
 
+    Raises:
+        ValueError: by `fit`, if a coordinate does not vary, or if a number is out of range.
+
     Reference: Song et al. (2019), Section 3.2.
 
     Example:

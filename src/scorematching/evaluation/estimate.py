@@ -32,7 +32,12 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Tensor) -> Estimate:
-        """The mean of independent values ``(N,)``."""
+        """The mean of independent values ``(N,)``.
+
+        Raises:
+            TypeError: values is not a tensor.
+            ValueError: values has another shape, or is empty.
+        """
         _check_values(values, "values")
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
@@ -53,6 +58,9 @@ def compare(a_losses: Tensor, b_losses: Tensor) -> Estimate:
     Args:
         a_losses: losses of model a, ``(N,)``.
         b_losses: losses of model b at the same points, ``(N,)``.
+
+    Raises:
+        ValueError: the two have different lengths.
 
     Example:
         >>> import torch

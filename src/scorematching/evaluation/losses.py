@@ -69,6 +69,9 @@ def fisher_divergence(
 
     The score s_d of the data is a function ``(N, *event) -> (N, *event)``.
 
+    Raises:
+        ValueError: score returns another shape than that of its points.
+
     Reference: Song et al. (2019), Eq. (1).
 
     Example:
@@ -103,6 +106,9 @@ def sliced_fisher_divergence(
         num_projections: M, directions per point.
         generator: source of randomness; None is torch's default generator.
         batch_size: points evaluated at a time.
+
+    Raises:
+        ValueError: score returns another shape than that of its points.
 
     Reference: Song et al. (2019), Eq. (3).
 

@@ -25,6 +25,10 @@ def kernel_for(
         bandwidth: h, a number, or one per set, ``(*B)``; None takes `median_bandwidth` of each.
         include_diagonal: passed on to `median_bandwidth`.
 
+    Raises:
+        TypeError: if the bandwidth is not a number.
+        ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
+
     Example:
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
         3.0

@@ -99,6 +99,10 @@ class Kernel(Radial):
         bandwidth: h, a number, or one per set of points, ``(*B)``. Near zero distance all kernels
             here are ``1 - |x - y|^2 / (2 h^2)``, so their bandwidths can be compared.
 
+    Raises:
+        TypeError: if the bandwidth is not a number.
+        ValueError: if it is not positive.
+
     Example:
         >>> kernel: Kernel = RBF(bandwidth=2.0)
         >>> kernel(torch.zeros(1, 3), torch.zeros(1, 3)).item()

@@ -37,6 +37,11 @@ def fit_kernel_exp_family(
         inducing: points ``(*B, m, D)`` for the Nystrom method, usually some of the samples.
         include_diagonal: count zero distances in the median, as the paper's code does.
 
+    Raises:
+        TypeError: if an argument is of the wrong type.
+        ValueError: if there are fewer than two samples, some are not finite or all equal, or if a
+            number is out of range.
+
     Reference: Sriperumbudur et al. (2017), Density estimation in infinite dimensional exponential
     families, Theorem 5; Sutherland et al. (2018), Efficient and principled score estimation with
     Nystrom kernel exponential families.

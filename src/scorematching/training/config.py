@@ -31,6 +31,10 @@ class TrainConfig:
         drop_last: leave out the points of an epoch that do not fill a batch.
         precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
 
+    Raises:
+        TypeError: if a number is of the wrong type.
+        ValueError: if a number is out of range, or a name unknown.
+
     Example:
         >>> TrainConfig(epochs=10, lr=3e-4, schedule="cosine", max_norm=1000.0).batch_size
         128

@@ -31,6 +31,9 @@ class LossModule(nn.Module):
     Attributes:
         parts: for each phase of the objective, the parameters that it trains.
 
+    Raises:
+        TypeError: if the model is neither, or the objective cannot be called.
+
     Example:
         >>> from scorematching import ScoreMatching
         >>> from scorematching.models import MLPDensity
@@ -113,7 +116,12 @@ class _Touch(torch.autograd.Function):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module that is trained: the model itself, or the one inside a field."""
+    """The module that is trained: the model itself, or the one inside a field.
+
+    Raises:
+        TypeError: if there is none.
+        ValueError: if it has no parameters to train.
+    """
     module = model.model.call if isinstance(model, Field) else model
     if not isinstance(module, nn.Module):
         raise TypeError(

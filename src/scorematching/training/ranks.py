@@ -67,7 +67,11 @@ class Ranks:
 
 
 def join(device: torch.device) -> Ranks:
-    """This process among those it was started with; of several GPUs, each process takes its own."""
+    """This process among those it was started with; of several GPUs, each process takes its own.
+
+    Raises:
+        ValueError: if the processes were joined in a way that is not supported.
+    """
     count = _launched()
     if count == 1:
         return Ranks(device)

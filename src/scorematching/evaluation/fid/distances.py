@@ -46,7 +46,12 @@ class FeatureMoments:
 
     @classmethod
     def of(cls, features: Tensor) -> FeatureMoments:
-        """The moments of features ``(N, D)``."""
+        """The moments of features ``(N, D)``.
+
+        Raises:
+            TypeError: features is not a floating-point tensor.
+            ValueError: it has another shape, or an entry is not finite.
+        """
         _check_features(features, "features")
         x = features.detach().double()
         mean = x.mean(0)
@@ -86,6 +91,9 @@ def feature_moments(
         images: ``(N, *event)``, or an iterable of batches.
         batch_size: images evaluated at a time, if images is a tensor.
 
+    Raises:
+        ValueError: there are no images, or the network returns another shape or NaN.
+
     Example:
         >>> images = torch.randn(10, 1, 2, 2)
         >>> feature_moments(lambda x: x.flatten(1), images, batch_size=3).count
@@ -124,6 +132,9 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
     Returns:
         The distance, zero or more: the FID if the features are those of `inception`.
 
+    Raises:
+        ValueError: features have different dimensions, fewer than two rows, or are not finite.
+
     Reference: Heusel et al. (2017), GANs trained by a two time-scale update rule.
 
     Example:
@@ -159,6 +170,9 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
     Returns:
         Mean and standard error over the blocks: the KID if the features are those of `inception`.
         As an unbiased estimate it may be negative.
+
+    Raises:
+        ValueError: features have different dimensions, fewer than two rows, or are not finite.
 
     Reference: Binkowski et al. (2018), Demystifying MMD GANs.
 

@@ -191,6 +191,9 @@ def bidirectional(
     ``exact`` are exact samples of the end, in the order of x, ``(C' G, *event)``. Chains of a group
     may share one; the bound still holds, with a larger variance. Other arguments as for `ais`.
 
+    Raises:
+        ValueError: an argument is out of range, or a density returns NaN or plus infinity.
+
     Example:
         >>> g = torch.Generator().manual_seed(0)
         >>> normal = lambda x: -0.5 * x.square().sum(-1)

@@ -67,6 +67,10 @@ def ais_log_z(
         generator: source of randomness.
         capture: whether to record a CUDA graph, on a GPU.
 
+    Raises:
+        TypeError: the start is not a `Distribution`.
+        ValueError: an argument is out of range, or f returns another shape, NaN or plus infinity.
+
     Example:
         >>> from scorematching.distributions import Gaussian
         >>> normal = Gaussian(torch.zeros(2), torch.eye(2))

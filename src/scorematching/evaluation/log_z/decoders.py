@@ -89,6 +89,9 @@ def decoder_log_likelihood(
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
 
+    Raises:
+        ValueError: an argument is out of range, or the decoder returns another shape or NaN.
+
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
 
@@ -132,6 +135,9 @@ def decoder_bracket(
 
     ``num`` is the number of images to simulate, ``like`` any tensor in the decoder's dtype and on
     its device. Other arguments as for `decoder_log_likelihood`.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Example:
         >>> from scorematching.evaluation import NormalPixels

@@ -42,7 +42,11 @@ class LogZEstimate:
 
     @staticmethod
     def of(log_weights: Tensor) -> LogZEstimate:
-        """The estimate from independent log-weights ``(n,)``."""
+        """The estimate from independent log-weights ``(n,)``.
+
+        Raises:
+            ValueError: a weight is NaN or plus infinity, or there are none.
+        """
         if log_weights.ndim != 1:
             raise ValueError(
                 f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
@@ -74,6 +78,10 @@ def importance_log_z(
         num: number of samples.
         batch_size: samples evaluated at a time, which limits memory.
         generator: source of randomness; None is torch's default generator.
+
+    Raises:
+        TypeError: the proposal is not a `Distribution`.
+        ValueError: f returns another shape, NaN or plus infinity.
 
     Example:
         If the proposal is right up to a constant, one sample is enough.

@@ -33,6 +33,9 @@ def preferences(
     "auto" on a GPU is "compiled+captured" (from `COMPILE_FROM` steps on), then "captured", then
     "eager"; on a CPU, and where batches differ in shape (``static=False``), it is "eager".
 
+    Raises:
+        ValueError: if a name is unknown.
+
     Example:
         >>> preferences("auto", torch.device("cuda"), static=True, steps=10_000)
         ('compiled+captured', 'captured', 'eager')
@@ -61,6 +64,9 @@ def choose(
 
     The preferred executor is the first of the names. ``report`` is called with the name of an
     executor that replaces another, and the reason.
+
+    Raises:
+        ValueError: if none can.
     """
     reasons = {name: _obstacle(name, step.optimizer, ranks) for name in names}
     possible = [name for name in names if not reasons[name]]
