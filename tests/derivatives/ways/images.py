@@ -59,6 +59,11 @@ IMAGES = [
     Way("channel_shuffle", lambda z, p: F.channel_shuffle(z, 2) * p(4, 1, 1), event=(4, 1, 2)),
     Way("F.unfold", lambda z, p: F.unfold(z, 2) * p(4, 1), event=(1, 3, 2)),
     Way("F.fold", lambda z, p: F.fold(z, (2, 3), (2, 2)) * p(3), event=(4, 2)),
+    Way(
+        "F.fold, as many channels as points",
+        lambda z, p: F.fold(z, (2, 3), 2) * p(3),
+        event=(12, 2),
+    ),
     Way("max_pool2d", lambda z, p: F.max_pool2d(z, 2), event=(1, 2, 4), kinked=True),
     Way("avg_pool3d", lambda z, p: F.avg_pool3d(z, 2), event=(1, 2, 2, 2)),
     Way(

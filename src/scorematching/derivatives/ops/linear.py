@@ -261,19 +261,20 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Any:
 
 linear("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
        "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "interpolate",
-       "upsample", "fold", "unfold", "im2col", "col2im", "upsample_nearest1d", "upsample_nearest2d",
+       "upsample", "upsample_nearest1d", "upsample_nearest2d",
        "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d", "upsample_bicubic2d",
        "upsample_trilinear3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa",
        batch_axis=0, selection=False)  # fmt: skip
-linear("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", batch_axis=0)
+linear("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "fold", "unfold", "im2col", "col2im",
+       batch_axis=0)  # fmt: skip
 linear("fliplr", "flipud", "rot90", "repeat", "tile", "tril", "triu", "masked_select", "nan_to_num",
        "unsafe_chunk", "unsafe_split", "real", "as_strided")  # fmt: skip
 linear("flip", along=(0, None))
-linear("roll", "take_along_dim", "take_along_dimension", along=(1, None))
+linear("roll", "take_along_dim", along=(1, None))
 linear("narrow", "select", "index_select", "gather", "slice", along=(0, None))
 linear("split", "chunk", "tensor_split", "split_with_sizes", along=(1, 0))
 linear("unbind", along=(0, 0))
-linear("cumsum", along=(0, None), selection=False)
+linear("cumsum", along=(0, None))
 linear("diag_embed", "diagonal", "diag", "trace", "view_as_real", "view_as_complex", "imag", "conj",
        "_conj", "conj_physical", "hsplit", "vsplit", "dsplit", "diff", "diagonal_scatter",
        "linalg_diagonal", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2",
