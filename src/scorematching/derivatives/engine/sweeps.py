@@ -98,7 +98,7 @@ class Squares(Layerwise, Pairing):
         if scales is None:
             raise Untraceable("a linear operation whose coefficients are not known")
         if scales is not ONES:
-            squares = [c * c for c in scales] if isinstance(scales, list) else scales * scales
+            squares = _squared(scales)
             return self.emit([x], y, lambda t: push(widen(t, x.p), squares), None, axis)
         return self.emit([x], y, on_full(push, x), None, axis)
 
@@ -116,6 +116,11 @@ class Squares(Layerwise, Pairing):
         # <lambda, B(x, x)> has a diagonal of its own, which is not dropped.
         second = (lambda: 2 * form(*[torch.sqrt(widen(a.u, a.p)[0])] * 2)) if a is b else None
         return self.emit([a, b], y, push, second, axis)
+
+
+def _squared(scales: Any) -> Any:
+    """The squares of coefficients: of a number, a tensor or a list of tensors."""
+    return [c * c for c in scales] if isinstance(scales, list) else scales * scales
 
 
 def approximate_backprop(trace: Trace, x: Tensor) -> tuple[Tensor, Tensor]:
