@@ -55,6 +55,11 @@ class WaldTest(NamedTuple):
         statistic: ``(R theta - q)' (R C R')^-1 (R theta - q)``.
         df: number of restrictions, the degrees of freedom of its chi-square distribution.
         pvalue: the chance of a larger statistic if the restrictions hold.
+
+    Example:
+        >>> found = Estimates(["a"], torch.tensor([2.0]), torch.tensor([[1.0]]))
+        >>> found.wald_test(["a"]).statistic
+        4.0
     """
 
     statistic: float

@@ -93,7 +93,7 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
     def call(theta: Theta, x: Tensor) -> Tensor:
         return torch.func.functional_call(own, theta, (x,))
 
-    entries = getattr(module, "entry_names", dict)()
+    entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     return _assemble(call, values, entries, type(module).__name__, vector)
 
 

@@ -98,7 +98,7 @@ class FitResult(Estimates):
 
     @property
     def K(self) -> Array:
-        """The variance of the gradient of one point's loss: ``H^-1 K H^-1 / N`` for equal weights."""
+        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``."""
         setting = self._setting
         rows = setting.optimum.derivatives.gradients
         rows = rows * setting.problem.weights[:, None] * self.nobs
@@ -176,16 +176,9 @@ class FitResult(Estimates):
 
     def summary(self, alpha: float = 0.05) -> Summary:
         """A table of all estimates: text, HTML in notebooks, LaTeX by `Summary.as_latex`."""
+        title = f"Score matching: {self._setting.problem.model.label}"
         plain = super().summary(alpha)
-        return replace(
-            plain,
-            title=f"Score matching: {self._label()}",
-            facts=self._facts(),
-            notes=self._notes(),
-        )
-
-    def _label(self) -> str:
-        return self._setting.problem.model.label
+        return replace(plain, title=title, facts=self._facts(), notes=self._notes())
 
     def _facts(self) -> tuple[tuple[str, str], ...]:
         setting = self._setting

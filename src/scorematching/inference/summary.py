@@ -29,8 +29,8 @@ class Summary:
         Fit
         points: 16
         <BLANKLINE>
-              estimate  std err      z  P>|z|  [0.025   0.975]
-        mean    1.0000   0.5000  2.000  0.046  0.0200  1.9800
+              estimate  std err      z  P>|z|  [0.025  0.975]
+        mean    1.0000   0.5000  2.000  0.045  0.0200  1.9800
     """
 
     title: str
