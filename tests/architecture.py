@@ -34,6 +34,7 @@ LAYERS: list[set[str]] = [
     },
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
+    {"domains"},
     {"objectives"},
     {"closed_form", "entropy", "variance", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},

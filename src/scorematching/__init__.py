@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scorematching import (
     datasets,
     distributions,
+    domains,
     evaluation,
     inference,
     models,
@@ -93,6 +94,7 @@ __all__ = [
     "compile_step",
     "datasets",
     "distributions",
+    "domains",
     "entropy_surrogate",
     "estimators",
     "evaluation",
