@@ -196,7 +196,14 @@ class DomainField(Field):
 
 
 def restrict(field: Field, domain: Region | None) -> Field:
-    """The field as a domain sees it; the field itself where there is none."""
+    """The field as a domain sees it; the field itself where there is none.
+
+    Example:
+        >>> from scorematching import LogDensityField
+        >>> field = LogDensityField(lambda x: -x.sum(-1))
+        >>> restrict(field, None) is field
+        True
+    """
     return field if domain is None else domain.wrap(field)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator
+from scorematching.domains.base import Region, refuse_rows
 from scorematching.inference.covariance import groups_of, sandwich
-from scorematching.inference.optimise import Optimum, minimise, require_regular
+from scorematching.inference.missing import ImportanceWeighted
+from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, parametric
-from scorematching.inference.problem import Part, Problem
+from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
 from scorematching.objectives.base import Objective
@@ -31,6 +33,8 @@ def fit(
     objective: Objective | None = None,
     start: Any = None,
     weights: Any = None,
+    domain: Region | None = None,
+    missing: str | ImportanceWeighted | None = None,
     cluster: Any = None,
     generator: torch.Generator | None = None,
 ) -> FitResult:
@@ -54,6 +58,10 @@ def fit(
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
         weights: of the points, ``(N,)``, not negative; by default all equal.
+        domain: where the points live, see `domains`; by default that of the objective, or of the
+            model if it has an attribute ``domain``.
+        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses what was
+            observed in them, provided that entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
 
@@ -77,20 +85,55 @@ def fit(
         >>> abs(result.params["precision"] - 1 / x.square().mean().item()) < 1e-12
         True
     """
-    x = as_points(X)
+    prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
+    problem = prepared.problem
+    groups = groups_of(cluster, problem.num_points)
+    optimum = minimise(problem)
+    require_regular(problem, optimum.derivatives.hessian)
+    covariance = sandwich(optimum.derivatives, problem.weights, groups)
+    setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
+    return FitResult(setting, covariance)
+
+
+class Prepared(NamedTuple):
+    """Arguments of a fit that have been checked.
+
+    Attributes:
+        problem: model, points with their noise, and weights.
+        objective: with noise that is independent between points.
+        seed: for later draws of noise.
+    """
+
+    problem: Problem
+    objective: Objective
+    seed: int
+
+
+def prepare(
+    model: Any,
+    X: Any,
+    objective: Any,
+    start: Any,
+    weights: Any,
+    domain: Any,
+    missing: Any,
+    generator: torch.Generator | None,
+) -> Prepared:
+    """Check the arguments of `fit` and draw the noise."""
+    x = as_points(X, missing)
     own = parametric(model, start)
     objective = independent(ScoreMatching() if objective is None else objective)
+    objective = on_domain(objective, domain, model)
     check_generator(generator, x)
     _require_more_points(len(x), own)
     seed = int(torch.randint(2**62, (), generator=generator))
-    part = Part(torch.arange(len(x)), x, objective).drawn(torch.Generator().manual_seed(seed))
-    problem = Problem(own, (part,), as_weights(weights, len(x)))
-    groups = groups_of(cluster, len(x))
+    parts = _parts(x, own, objective, missing, seed)
+    problem = Problem(own, parts, as_weights(weights, len(x)))
     check_model(problem)
-    return _result(problem, minimise(problem), objective, groups, seed)
+    return Prepared(problem, objective, seed + 1)
 
 
-def as_points(X: Any) -> Tensor:
+def as_points(X: Any, missing: Any = None) -> Tensor:
     """The data as float64 points ``(N, *event)``."""
     x = as_float64(X, "X")
     if x.ndim < 2 or x.numel() == 0:
@@ -98,13 +141,52 @@ def as_points(X: Any) -> Tensor:
             f"X must have shape (N, *event) with N >= 1, got {tuple(x.shape)}; for N numbers pass "
             "X[:, None]"
         )
-    bad = (~x.isfinite()).flatten(1).any(1).nonzero()[:, 0].tolist()
-    if bad:
+    refuse_rows(x.isinf().flatten(1).any(1), "X must be finite", "drop these rows")
+    if missing is None:
+        advice = 'drop these rows, or use what was observed in them with missing="weighted"'
+        refuse_rows(x.isnan().flatten(1).any(1), "X must have no missing values", advice)
+    elif missing != "weighted" and not isinstance(missing, ImportanceWeighted):
         raise ValueError(
-            f"X must be finite, got NaN or infinity in {len(bad)} of {len(x)} rows: "
-            f"{rows_text(bad)}; drop them"
+            f'missing must be None, "weighted" or ImportanceWeighted(draws), got {missing!r}'
         )
     return x
+
+
+def on_domain(objective: Any, domain: Any, model: Any) -> Objective:
+    """The objective with a domain: the one given, its own, or that of the model.
+
+    Raises:
+        ValueError: if it has another one, or takes none.
+    """
+    if domain is None and getattr(objective, "domain", None) is None:
+        domain = getattr(model, "domain", None)
+    if domain is None:
+        return objective
+    if not hasattr(objective, "domain"):
+        raise ValueError(
+            f"domain must be None for {type(objective).__name__}, got {domain}; use ScoreMatching, "
+            "SlicedScoreMatching or SlicedScoreMatchingVR"
+        )
+    if objective.domain not in (None, domain):
+        raise ValueError(
+            f"domain must be given once, got {domain} and {objective.domain} of the objective"
+        )
+    return replace(objective, domain=domain)
+
+
+def _parts(
+    x: Tensor, model: Parametric, objective: Objective, missing: Any, seed: int
+) -> tuple[Part, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    if not bool(x.isnan().any()):
+        return (Part(torch.arange(len(x)), x, objective).drawn(generator),)
+    if model.vector or x.ndim != 2:
+        raise ValueError(
+            "missing values need a log-density of points (N, D), got "
+            f"{'a score network' if model.vector else f'points {tuple(x.shape)}'}; drop the rows"
+        )
+    weighted = ImportanceWeighted() if missing == "weighted" else missing
+    return tuple(weighted.parts(x, objective, generator))
 
 
 def as_weights(weights: Any, num_points: int) -> Tensor:
@@ -123,12 +205,6 @@ def as_weights(weights: Any, num_points: int) -> Tensor:
             f"{found.min():.3g} to {found.max():.3g}; leave them out for equal weights"
         )
     return found / found.sum()
-
-
-def rows_text(rows: list[int], most: int = 8) -> str:
-    """Row numbers to print, the first few of them."""
-    shown = ", ".join(map(str, rows[:most]))
-    return shown + (", ..." if len(rows) > most else "")
 
 
 def independent(objective: Any) -> Objective:
@@ -164,16 +240,21 @@ def check_model(problem: Problem) -> None:
         SmoothnessError: if it has kinks.
         WrongDerivativeError: if its derivatives are wrong.
     """
-    few = tuple(_few(part) for part in problem.parts)
+    complete = [part for part in problem.parts if part.view is unchanged]
+    few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
     replace(problem, parts=few).losses(theta, checked=True)
 
 
 def _few(part: Part) -> Part:
+    """The points to be checked: the first ones, or those farthest from the boundary of a domain."""
+    domain = getattr(part.objective, "domain", None)
+    depth = torch.zeros(len(part.x)) if domain is None else domain.depth(part.x)
+    rows = depth.sort(descending=True, stable=True).indices[:CHECKED]
     noise = part.noise
     if isinstance(noise, Tensor):
-        noise = noise[:CHECKED] if noise.ndim == part.x.ndim else noise[:, :CHECKED]
-    return replace(part, rows=part.rows[:CHECKED], x=part.x[:CHECKED], noise=noise)
+        noise = noise[rows] if noise.ndim == part.x.ndim else noise[:, rows]
+    return replace(part, rows=part.rows[rows], x=part.x[rows], noise=noise)
 
 
 def _require_more_points(num_points: int, model: Parametric) -> None:
@@ -182,11 +263,3 @@ def _require_more_points(num_points: int, model: Parametric) -> None:
             f"X must hold more points than the model has parameters ({len(model.names)}), got "
             f"{num_points} rows; collect more, or fix parameters"
         )
-
-
-def _result(
-    problem: Problem, optimum: Optimum, objective: Objective, groups: Tensor | None, seed: int
-) -> FitResult:
-    require_regular(problem, optimum.derivatives.hessian)
-    covariance = sandwich(optimum.derivatives, problem.weights, groups)
-    return FitResult(Setting(problem, optimum, objective, groups, seed + 1), covariance)

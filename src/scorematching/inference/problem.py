@@ -108,7 +108,7 @@ class Problem:
         theta = theta.detach().requires_grad_()
         weights = self.weights.clone().requires_grad_()
         g = _gradient(self.losses(theta) @ weights, theta, create_graph=True)
-        gradients, hessian = _jacobian(g, (weights, theta))
+        gradients, hessian = jacobian(g, (weights, theta))
         return Derivatives(g.detach(), gradients.T, 0.5 * (hessian + hessian.T))
 
 
@@ -117,7 +117,7 @@ def _gradient(value: Tensor, theta: Tensor, create_graph: bool = False) -> Tenso
     return torch.zeros_like(theta) if g is None else g
 
 
-def _jacobian(g: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+def jacobian(g: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Derivatives of every entry of ``g: (P,)``, in batches where autograd can do that."""
     if not g.requires_grad:
         return [g.new_zeros(len(g), len(each)) for each in inputs]

@@ -14,7 +14,7 @@ from scorematching.inference.covariance import Split, split
 from scorematching.inference.estimates import Array, Estimates, transformed
 from scorematching.inference.how_many import HowMany, how_many_projections
 from scorematching.inference.optimise import Optimum
-from scorematching.inference.parameters import Theta, as_float64
+from scorematching.inference.parameters import Parametric, Theta, as_float64
 from scorematching.inference.problem import Problem
 from scorematching.inference.summary import Summary
 from scorematching.objectives.base import Objective
@@ -26,13 +26,15 @@ class Setting:
     """What was fitted, and how.
 
     Attributes:
-        problem: model, points and weights.
+        model: whose parameters were estimated.
+        problem: points and weights, and the loss that was minimised.
         optimum: where the mean loss is least.
         objective: whose loss it is.
         groups: clusters of rows ``(N,)``; None for independent rows.
         seed: of the directions that K is split with.
     """
 
+    model: Parametric
     problem: Problem
     optimum: Optimum
     objective: Objective
@@ -66,14 +68,14 @@ class FitResult(Estimates):
 
     def __init__(self, setting: Setting, covariance: Tensor) -> None:
         """Keep both."""
-        model = setting.problem.model
+        model = setting.model
         super().__init__(model.names, setting.optimum.theta, covariance)
         self._setting = setting
 
     @property
     def theta(self) -> Theta:
         """The estimates as tensors by the names of the model's parameters."""
-        return self._setting.problem.model.unflatten(self._values.clone())
+        return self._setting.model.unflatten(self._values.clone())
 
     @property
     def method(self) -> str:
@@ -119,7 +121,7 @@ class FitResult(Estimates):
         Returns:
             Estimates, with the same methods as the fit.
         """
-        model = self._setting.problem.model
+        model = self._setting.model
 
         def flat(theta: Tensor) -> Tensor:
             return torch.as_tensor(g(model.unflatten(theta))).reshape(-1)
@@ -141,7 +143,7 @@ class FitResult(Estimates):
             X: points ``(N, *event)``.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
         """
-        model, x = self._setting.problem.model, as_float64(X, "X")
+        model, x = self._setting.model, as_float64(X, "X")
         field = model.field(model.at(self._values))
         if which == "score":
             with torch.no_grad():
@@ -176,7 +178,7 @@ class FitResult(Estimates):
 
     def summary(self, alpha: float = 0.05) -> Summary:
         """A table of all estimates: text, HTML in notebooks, LaTeX by `Summary.as_latex`."""
-        title = f"Score matching: {self._setting.problem.model.label}"
+        title = f"Score matching: {self._setting.model.label}"
         plain = super().summary(alpha)
         return replace(plain, title=title, facts=self._facts(), notes=self._notes())
 
