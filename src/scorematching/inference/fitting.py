@@ -18,7 +18,7 @@ from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
 from scorematching.objectives.base import Objective
-from scorematching.objectives.denoising import DenoisingScoreMatching
+from scorematching.objectives.denoising import DenoisingScoreMatching, NoiseLadder
 from scorematching.objectives.likelihood import MaximumLikelihood
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Rademacher, SplitRademacher
@@ -219,6 +219,11 @@ def independent(objective: Any) -> Objective:
         raise TypeError(
             f"objective must be a loss of single points, got {objective!r}; use ScoreMatching(), "
             "SlicedScoreMatchingVR(), SlicedScoreMatching() or DenoisingScoreMatching(sigma)"
+        )
+    if isinstance(getattr(objective, "sigma", None), NoiseLadder):
+        raise ValueError(
+            "objective must have one sigma, or one for each coordinate, got a ladder of levels, "
+            "which is for networks that take the level; choose one level"
         )
     if getattr(objective, "beta", 1.0) == "optimal":
         raise ValueError(
