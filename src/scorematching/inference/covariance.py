@@ -55,7 +55,7 @@ def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) ->
     scale = problem.num_points * problem.weights[:, None]
     total = square = torch.zeros(())
     for _ in range(REDRAWS):
-        rows = scale * problem.redrawn(generator).derivatives(theta).gradients
+        rows = scale * problem.redrawn(generator).gradients(theta)
         total, square = total + rows, square + rows.T @ rows
     mean = total / REDRAWS
     n, r = problem.num_points, REDRAWS

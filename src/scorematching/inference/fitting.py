@@ -37,6 +37,7 @@ def fit(
     missing: str | ImportanceWeighted | None = None,
     cluster: Any = None,
     generator: torch.Generator | None = None,
+    check: bool = True,
 ) -> FitResult:
     """Fit a parametric log-density to points, with standard errors.
 
@@ -64,6 +65,8 @@ def fit(
             observed in them, provided that entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
+        check: measure the model's smoothness and derivatives first; False saves time where the
+            same model is fitted again and again.
 
     Returns:
         Estimates, standard errors, tests and tables.
@@ -87,6 +90,8 @@ def fit(
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
     problem = prepared.problem
+    if check:
+        check_model(problem)
     groups = groups_of(cluster, problem.num_points)
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
@@ -128,9 +133,7 @@ def prepare(
     _require_more_points(len(x), own)
     seed = int(torch.randint(2**62, (), generator=generator))
     parts = _parts(x, own, objective, missing, seed)
-    problem = Problem(own, parts, as_weights(weights, len(x)))
-    check_model(problem)
-    return Prepared(problem, objective, seed + 1)
+    return Prepared(Problem(own, parts, as_weights(weights, len(x))), objective, seed + 1)
 
 
 def as_points(X: Any, missing: Any = None) -> Tensor:

@@ -105,11 +105,20 @@ class Problem:
         With ``g(theta, w)`` the gradient of ``sum_i w_i loss_i``, the derivative of g in w holds
         the gradients of all rows, and the derivative in theta is the Hessian.
         """
-        theta = theta.detach().requires_grad_()
-        weights = self.weights.clone().requires_grad_()
-        g = _gradient(self.losses(theta) @ weights, theta, create_graph=True)
+        theta, weights, g = self._weighted_gradient(theta)
         gradients, hessian = jacobian(g, (weights, theta))
         return Derivatives(g.detach(), gradients.T, 0.5 * (hessian + hessian.T))
+
+    def gradients(self, theta: Tensor) -> Tensor:
+        """Gradients of every row alone, ``(N, P)``."""
+        _, weights, g = self._weighted_gradient(theta)
+        return jacobian(g, (weights,))[0].T
+
+    def _weighted_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Parameters, weights, and the gradient ``(P,)`` as a function of both."""
+        theta = theta.detach().requires_grad_()
+        weights = self.weights.clone().requires_grad_()
+        return theta, weights, _gradient(self.losses(theta) @ weights, theta, create_graph=True)
 
 
 def _gradient(value: Tensor, theta: Tensor, create_graph: bool = False) -> Tensor:

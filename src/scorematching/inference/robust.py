@@ -13,7 +13,7 @@ from scorematching._checks import check_positive
 from scorematching.domains.base import Region
 from scorematching.errors import NotConvergedError
 from scorematching.inference.covariance import meat
-from scorematching.inference.fitting import Prepared, prepare
+from scorematching.inference.fitting import Prepared, check_model, prepare
 from scorematching.inference.optimise import Optimum, minimise
 from scorematching.inference.parameters import Parametric, Theta
 from scorematching.inference.problem import Problem, jacobian
@@ -81,6 +81,7 @@ def fit_robust(
             "model must be a log-density, got a score network, which gives points no weights; "
             "use fit"
         )
+    check_model(prepared.problem)
     weight = own.call if log_weight is None else log_weight
     tilted = replace(own, call=lambda theta, x: own.call(theta, x) + power * weight(theta, x))
     problem = replace(prepared.problem, model=tilted)
