@@ -35,6 +35,7 @@ LAYERS: list[set[str]] = [
     },
     {"projections", "derivatives", "distributions", "kernels"},
     {"fields"},
+    {"domains"},
     {"objectives"},
     {"closed_form", "entropy", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},

@@ -56,6 +56,7 @@ OPTIONS: dict[str, list[Any]] = {
     "beta": [0.0, 0.3, "optimal"],
     "eps": [0.2],
     "max_memory": [1],
+    "domain": [sm.domains.Box(-8.0, 8.0, h="min(x^2, 60)")],
 }
 """Values to try by name of option; true-or-false options need no entry."""
 
@@ -236,7 +237,9 @@ class FrozenContract:
     """A member is a value: it cannot be changed, equals its like and prints as it is written."""
 
     def test_repr_evaluates_to_an_equal_member(self, member: Any) -> None:
-        again = eval(repr(member), {name: getattr(sm, name) for name in sm.__all__})
+        names = {name: getattr(sm.domains, name) for name in sm.domains.__all__}
+        names |= {name: getattr(sm, name) for name in sm.__all__}
+        again = eval(repr(member), names)
         assert again == member and again is not member and hash(again) == hash(member)
         assert type(again) is type(member)
 

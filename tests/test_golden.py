@@ -45,6 +45,7 @@ OBJECTIVES: dict[str, sm.Objective] = {
     "DenoisingScoreMatching": sm.DenoisingScoreMatching(sigma=0.3),
     "DenoisingScoreMatching-control": sm.DenoisingScoreMatching(sigma=0.1, control_variate=True),
     "FiniteDifferenceSSM": sm.FiniteDifferenceSSM(),
+    "LocalCurvatureSmoothing": sm.LocalCurvatureSmoothing(sigma=1.0, num_projections=8),
     "NoiseContrastive": sm.NoiseContrastive(eps=1.0),
     "ApproximateBackprop": sm.ApproximateBackprop(),
     "CurvaturePropagation": sm.CurvaturePropagation(),

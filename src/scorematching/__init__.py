@@ -7,7 +7,16 @@ question and does arithmetic. Everything public is a log-density: larger is like
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scorematching import datasets, distributions, evaluation, models, samplers, training
+from scorematching import (
+    datasets,
+    distributions,
+    domains,
+    evaluation,
+    inference,
+    models,
+    samplers,
+    training,
+)
 from scorematching.capture import CapturedStep, compile_step
 from scorematching.diagnostics import check_model, explain, variance_report
 from scorematching.entropy import entropy_surrogate
@@ -25,8 +34,10 @@ from scorematching.objectives import (
     CurvaturePropagation,
     DenoisingScoreMatching,
     FiniteDifferenceSSM,
+    LocalCurvatureSmoothing,
     MaximumLikelihood,
     NoiseContrastive,
+    NoiseLadder,
     Objective,
     ScoreMatching,
     SlicedScoreMatching,
@@ -60,9 +71,11 @@ __all__ = [
     "FiniteDifferenceSSM",
     "Gaussian",
     "KernelExpFamilyEstimator",
+    "LocalCurvatureSmoothing",
     "LogDensityField",
     "MaximumLikelihood",
     "NoiseContrastive",
+    "NoiseLadder",
     "Objective",
     "PerformanceWarning",
     "Projection",
@@ -84,10 +97,12 @@ __all__ = [
     "compile_step",
     "datasets",
     "distributions",
+    "domains",
     "entropy_surrogate",
     "estimators",
     "evaluation",
     "explain",
+    "inference",
     "models",
     "parzen_sigma",
     "samplers",

@@ -75,3 +75,21 @@ class DivergedError(ScoreMatchingError):
         return (
             f"the loss is not finite at step {self.step} (last finite loss {self.last_finite_loss})"
         )
+
+
+class SingularInformationError(ScoreMatchingError, ValueError):
+    """Parameters that the data do not determine, so that standard errors do not exist.
+
+    Example:
+        >>> issubclass(SingularInformationError, ValueError)
+        True
+    """
+
+
+class NotConvergedError(ScoreMatchingError):
+    """A fit that did not reach a minimum.
+
+    Example:
+        >>> issubclass(NotConvergedError, ScoreMatchingError)
+        True
+    """

@@ -125,6 +125,22 @@ class Field(ABC):
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences of length ``step * |v|``, with no derivative at all."""
 
+    def given(self, *conditions: Any) -> Field:
+        """The field of a model with further arguments, ``model(x, *conditions)``.
+
+        Args:
+            conditions: such as the level of noise of every point.
+
+        Returns:
+            A field of the same kind, with the same options.
+        """
+        call, options = self.model.call, self.model
+        return type(self)(  # type: ignore[call-arg]
+            lambda x: call(x, *conditions),
+            check_smoothness=options.check_smoothness,
+            route=options.route,
+        )
+
     def _centre(self, x: Tensor) -> Tensor:
         """The model's output, to be compared with that at moved points."""
         y = self.model.evaluate_to_compare(x)

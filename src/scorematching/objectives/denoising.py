@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,54 @@ from scorematching._shapes import dimension, event_axes, flatten_event, inner
 from scorematching.fields import Field
 from scorematching.objectives.base import Objective
 from scorematching.types import Terms
+
+
+@dataclass(frozen=True)
+class NoiseLadder:
+    """Levels of noise for networks that take the level, ``net(x, sigma)``.
+
+    Every point has one of the levels, each with the same chance, and its loss is multiplied by the
+    level's weight.
+
+    Args:
+        levels: standard deviations, such as those of `samplers.noise_levels`.
+        weights: one for each level; by default ``sigma^2``, which gives all levels losses of the
+            same size.
+
+    Reference: Song and Ermon (2019), Generative modeling by estimating gradients, Eq. (6).
+
+    Example:
+        >>> NoiseLadder((2.0, 1.0)).weights
+        (4.0, 1.0)
+    """
+
+    levels: tuple[float, ...]
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        advice = "take levels from samplers.noise_levels"
+        levels = _positive_numbers(self.levels, "levels", advice)
+        weights = [level**2 for level in levels] if self.weights is None else self.weights
+        object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "weights", _positive_numbers(weights, "weights", advice))
+        if len(self.weights or ()) != len(levels):
+            raise ValueError(
+                f"weights must hold one number per level, {len(levels)}, got {len(weights)}; leave "
+                "them out for sigma^2"
+            )
+
+
+class LadderNoise(NamedTuple):
+    """Noise at random levels.
+
+    Attributes:
+        eps: standard normal, ``(N, *event)``.
+        level: which level each point has, ``(N,)``.
+    """
+
+    eps: Tensor
+    level: Tensor
 
 
 @dataclass(frozen=True)
@@ -29,8 +79,12 @@ class DenoisingScoreMatching(Objective):
     ``E[eps.s(x)] = 0``, ``control_variate=True`` subtracts it: the second term becomes
     ``eps.(s(y) - s(x)) / sigma``, which tends to ``eps' (grad s) eps``, for one more score.
 
+    With a `NoiseLadder` the model is a network that takes the level, ``net(y, sigma)`` with sigma
+    ``(N, 1, ...)``, and learns the scores of all levels: what `samplers.anneal` needs.
+
     Args:
-        sigma: standard deviation of the noise, in the units of x.
+        sigma: standard deviation of the noise, in the units of x; or one for each coordinate; or a
+            `NoiseLadder`.
         control_variate: subtract the part of the second term whose mean is zero.
 
     Reference: Vincent (2011); Song et al. (2019), Section 5.1.
@@ -44,26 +98,77 @@ class DenoisingScoreMatching(Objective):
         True
     """
 
-    sigma: float
+    sigma: float | tuple[float, ...] | NoiseLadder
     control_variate: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        check_positive(self.sigma, "sigma", "for noise-free training use SlicedScoreMatching")
+        advice = "for noise-free training use SlicedScoreMatching"
+        sigma: Any = self.sigma
+        if isinstance(sigma, (list, tuple, Tensor, np.ndarray)):
+            object.__setattr__(self, "sigma", _positive_numbers(sigma, "sigma", advice))
+        elif not isinstance(sigma, NoiseLadder):
+            check_positive(sigma, "sigma", advice)
         check_flag(self.control_variate, "control_variate", "it lowers the noise at small sigma")
 
-    def draw(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Standard normal noise of the shape of x."""
-        return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    def draw(self, x: Tensor, generator: torch.Generator | None = None) -> Any:
+        """Standard normal noise of the shape of x, and for a ladder the levels of the points."""
+        eps = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        if not isinstance(self.sigma, NoiseLadder):
+            return eps
+        count = len(self.sigma.levels)
+        return LadderNoise(
+            eps, torch.randint(count, x.shape[:1], generator=generator, device=x.device)
+        )
 
-    def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
+    def terms(self, field: Field, x: Tensor, noise: Any) -> Terms:
         """First: the score of the noisy points ``(N, *F, D)``; second: its noise component."""
+        if isinstance(self.sigma, NoiseLadder):
+            return self._ladder_terms(self.sigma, field, x, noise)
+        return self._terms(field, x, noise, _of_features(self.sigma, x))
+
+    def _terms(self, field: Field, x: Tensor, noise: Tensor, sigma: float | Tensor) -> Terms:
         check_noise(noise, x)
         axes = event_axes(x)
-        score = field.score(x + self.sigma * noise)
+        score = field.score(x + sigma * noise)
         difference = score - field.score(x) if self.control_variate else score
-        eps = noise.reshape(noise.shape[0], *[1] * (score.ndim - noise.ndim), *noise.shape[1:])
-        return Terms(flatten_event(score, axes), inner(eps, difference, axes) / self.sigma)
+        scaled = noise / sigma
+        eps = scaled.reshape(noise.shape[0], *[1] * (score.ndim - noise.ndim), *noise.shape[1:])
+        return Terms(flatten_event(score, axes), inner(eps, difference, axes))
+
+    def _ladder_terms(
+        self, ladder: NoiseLadder, field: Field, x: Tensor, noise: LadderNoise
+    ) -> Terms:
+        """Terms at the level of each point, times its weight: sqrt(w) first, w second."""
+        levels, weights = (
+            torch.tensor(numbers, dtype=x.dtype, device=x.device)[noise.level]
+            for numbers in (ladder.levels, ladder.weights)
+        )
+        sigma = levels.reshape(-1, *[1] * event_axes(x))
+        first, second = self._terms(field.given(sigma), x, noise.eps, sigma)
+        return Terms(first * weights.sqrt()[:, None], second * weights)
+
+
+def _positive_numbers(values: Any, name: str, advice: str) -> tuple[float, ...]:
+    """Numbers of a sequence, all of them positive."""
+    numbers = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else [*values]
+    if not numbers:
+        raise ValueError(f"{name} must hold at least one number, got none; {advice}")
+    for number in numbers:
+        check_positive(number, f"every number in {name}", advice)
+    return tuple(float(number) for number in numbers)
+
+
+def _of_features(sigma: float | tuple[float, ...] | Any, x: Tensor) -> float | Tensor:
+    """One number for all coordinates, or one for each, of the shape of a point."""
+    if not isinstance(sigma, tuple):
+        return sigma
+    if len(sigma) != dimension(x):
+        raise ValueError(
+            f"sigma must be one number or one for each of the {dimension(x)} coordinates of x, got "
+            f"{len(sigma)}; give as many as x has columns"
+        )
+    return torch.tensor(sigma, dtype=x.dtype, device=x.device).reshape(x.shape[1:])
 
 
 def parzen_sigma(x_train: Tensor, x_valid: Tensor, tolerance: float = 1e-6) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scorematching._checks import check_count, is_number
 from scorematching._shapes import event_axes, flatten_event
+from scorematching.domains.base import Region, check_domain, restrict
 from scorematching.fields import Field, directions, project
 from scorematching.objectives.base import Objective, law
 from scorematching.projections import Projection, Rademacher, SplitRademacher
@@ -64,6 +65,7 @@ class SlicedScoreMatching(Sliced):
     Args:
         projection: distribution of the directions, with ``E[v v'] = I``.
         num_projections: M, directions per point.
+        domain: where the points live, such as `domains.PositiveOrthant`; None for all of R^D.
 
     Reference: Song et al. (2019), Eq. (5) and Algorithm 1.
 
@@ -80,11 +82,17 @@ class SlicedScoreMatching(Sliced):
     """
 
     projection: Projection = default(default_factory=SplitRademacher)
+    domain: Region | None = None
     quadratic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        super().__post_init__()
+        check_domain(self.domain)
 
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: projected scores over sqrt(M), ``(N, *F, M)``; second: curvature along v."""
-        projected, curvature = field.slice(x, noise)
+        projected, curvature = restrict(field, self.domain).slice(x, noise)
         return Terms(projected / projected.shape[-1] ** 0.5, curvature)
 
 
@@ -104,6 +112,7 @@ class SlicedScoreMatchingVR(Sliced):
         projection: distribution of the directions, with ``E[v v'] = I``.
         num_projections: M, directions per point.
         beta: coefficient of the control variate, or ``"optimal"``.
+        domain: where the points live, such as `domains.PositiveOrthant`; None for all of R^D.
 
     Reference: Song et al. (2019), Section 3.1 and Appendix D.
 
@@ -115,11 +124,13 @@ class SlicedScoreMatchingVR(Sliced):
 
     projection: Projection = default(default_factory=SplitRademacher)
     beta: float | str = 1.0
+    domain: Region | None = None
     quadratic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the arguments."""
         super().__post_init__()
+        check_domain(self.domain)
         finite = is_number(self.beta) and math.isfinite(float(self.beta))
         if self.beta != "optimal" and not finite:
             raise ValueError(
@@ -136,7 +147,7 @@ class SlicedScoreMatchingVR(Sliced):
 
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: the score ``(N, *F, D)``; second: curvature along v; those of beta = 1."""
-        score, curvature = field.score_and_curvature(x, noise)
+        score, curvature = restrict(field, self.domain).score_and_curvature(x, noise)
         return Terms(flatten_event(score, event_axes(x)), curvature)
 
     def loss(self, field: Field, x: Tensor, noise: Tensor) -> Tensor:

@@ -1,0 +1,87 @@
+"""The sandwich ``H^-1 K H^-1 / N``, and K split into data and directions.
+
+The estimate solves ``mean_i psi(x_i, v_i; theta) = 0`` with psi the gradient of the loss of a
+point. H is the mean derivative of psi, K the variance of psi. With independent directions
+``K = Var E[psi | x] + E Var[psi | x]``: the first part is that of exact score matching, since the
+directions average to it, and the second shrinks like 1/M for M independent directions per point.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scorematching.inference.optimise import solve
+from scorematching.inference.problem import Derivatives, Problem
+
+REDRAWS = 16
+"""Draws of the directions that the split of K is measured with."""
+
+
+class Split(NamedTuple):
+    """K, by the source of the variance of the gradient of one point.
+
+    Attributes:
+        data: variance over points of the mean over directions, ``(P, P)``.
+        directions: mean over points of the variance over directions, ``(P, P)``.
+    """
+
+    data: Tensor
+    directions: Tensor
+
+
+def meat(gradients: Tensor, weights: Tensor, groups: Tensor | None) -> Tensor:
+    """``sum_i w_i^2 psi_i psi_i'``, or the same of sums within groups, ``(P, P)``: K / N."""
+    rows = gradients * weights[:, None]
+    if groups is None:
+        return rows.T @ rows
+    count = int(groups.max()) + 1
+    sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
+    return sums.T @ sums * count / (count - 1)
+
+
+def sandwich(derivatives: Derivatives, weights: Tensor, groups: Tensor | None) -> Tensor:
+    """The covariance of the estimate, ``(P, P)``."""
+    half = solve(derivatives.hessian, meat(derivatives.gradients, weights, groups))
+    covariance = solve(derivatives.hessian, half.T)
+    return 0.5 * (covariance + covariance.T)
+
+
+def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) -> Split:
+    """K in two parts, from repeated draws of the directions."""
+    scale = problem.num_points * problem.weights[:, None]
+    total = square = torch.zeros(())
+    for _ in range(REDRAWS):
+        rows = scale * problem.redrawn(generator).gradients(theta)
+        total, square = total + rows, square + rows.T @ rows
+    mean = total / REDRAWS
+    n, r = problem.num_points, REDRAWS
+    within = (square - r * mean.T @ mean) / (n * (r - 1))
+    centred = mean - mean.mean(0)
+    return Split(centred.T @ centred / n - within / r, within)
+
+
+def groups_of(cluster: Any, num_points: int) -> Tensor | None:
+    """Clusters of rows as integers from 0.
+
+    Raises:
+        ValueError: if there is not one label per row, or there are fewer than two clusters.
+    """
+    if cluster is None:
+        return None
+    labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    if labels.shape != (num_points,):
+        raise ValueError(
+            f"cluster must hold one label per row of X, shape ({num_points},), got {labels.shape}; "
+            "pass a column of labels"
+        )
+    found, index = np.unique(labels, return_inverse=True)
+    if len(found) < 2:
+        raise ValueError(
+            f"cluster must name at least two clusters, got {len(found)}; leave it out for "
+            "independent rows"
+        )
+    return torch.as_tensor(index.reshape(-1))

@@ -1,0 +1,273 @@
+"""Fit a parametric model to a table of points, with standard errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_generator
+from scorematching.domains.base import Region, refuse_rows
+from scorematching.inference.covariance import groups_of, sandwich
+from scorematching.inference.missing import ImportanceWeighted
+from scorematching.inference.optimise import minimise, require_regular
+from scorematching.inference.parameters import Parametric, as_float64, parametric
+from scorematching.inference.problem import Part, Problem, unchanged
+from scorematching.inference.result import FitResult, Setting
+from scorematching.objectives import ScoreMatching
+from scorematching.objectives.base import Objective
+from scorematching.objectives.denoising import DenoisingScoreMatching, NoiseLadder
+from scorematching.objectives.likelihood import MaximumLikelihood
+from scorematching.objectives.sliced import Sliced
+from scorematching.projections import Rademacher, SplitRademacher
+
+CHECKED = 128
+"""Points at which the model's smoothness and derivatives are checked."""
+
+
+def fit(
+    model: Any,
+    X: Any,
+    objective: Objective | None = None,
+    start: Any = None,
+    weights: Any = None,
+    domain: Region | None = None,
+    missing: str | ImportanceWeighted | None = None,
+    cluster: Any = None,
+    generator: torch.Generator | None = None,
+    check: bool = True,
+) -> FitResult:
+    """Fit a parametric log-density to points, with standard errors.
+
+    The estimate minimises the mean loss over all points, in float64, to convergence: in closed
+    form where the loss is quadratic in the parameters, which is measured, and otherwise by L-BFGS
+    and Newton steps. Its covariance is the sandwich ``H^-1 K H^-1 / N`` with H the Hessian of the
+    mean loss and K the variance of the gradient of one point's loss: right also where the model is
+    not. Cost: P backward passes over the data for each Newton step.
+
+    Sliced objectives draw the directions of each point once, independently of all other points.
+    Balanced directions and `SplitRademacher` couple points, for which the sandwich is wrong, and
+    are replaced by independent ones of the same distribution.
+
+    Args:
+        model: an `nn.Module` ``x -> (N,)`` with named parameters (those that need no gradient stay
+            as they are), a `VectorField` around one, or a function ``f(theta, x)`` with theta a
+            dict of tensors. The module itself is not changed.
+        X: points ``(N, *event)``: a tensor, an array or a table.
+        objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
+        start: initial values by name; needed for a function, optional for a module.
+        weights: of the points, ``(N,)``, not negative; by default all equal.
+        domain: where the points live, see `domains`; by default that of the objective, or of the
+            model if it has an attribute ``domain``.
+        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses what was
+            observed in them, provided that entries are missing completely at random.
+        cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
+        generator: source of randomness of the directions; None is torch's default generator.
+        check: measure the model's smoothness and derivatives first; False saves time where the
+            same model is fitted again and again.
+
+    Returns:
+        Estimates, standard errors, tests and tables.
+
+    Raises:
+        ValueError: if X is not a finite table, or has no more points than parameters.
+        SingularInformationError: if the data do not determine the parameters.
+        NotConvergedError: if no minimum was found.
+        SmoothnessError: if the model has kinks.
+
+    Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
+
+    Example:
+        The precision of normal data, by its closed form ``1 / mean(x^2)``.
+
+        >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
+        >>> result = fit(lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1), x,
+        ...              start={"precision": 1.0})
+        >>> abs(result.params["precision"] - 1 / x.square().mean().item()) < 1e-12
+        True
+    """
+    prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
+    problem = prepared.problem
+    if check:
+        check_model(problem)
+    groups = groups_of(cluster, problem.num_points)
+    optimum = minimise(problem)
+    require_regular(problem, optimum.derivatives.hessian)
+    covariance = sandwich(optimum.derivatives, problem.weights, groups)
+    setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
+    return FitResult(setting, covariance)
+
+
+class Prepared(NamedTuple):
+    """Arguments of a fit that have been checked.
+
+    Attributes:
+        problem: model, points with their noise, and weights.
+        objective: with noise that is independent between points.
+        seed: for later draws of noise.
+    """
+
+    problem: Problem
+    objective: Objective
+    seed: int
+
+
+def prepare(
+    model: Any,
+    X: Any,
+    objective: Any,
+    start: Any,
+    weights: Any,
+    domain: Any,
+    missing: Any,
+    generator: torch.Generator | None,
+) -> Prepared:
+    """Check the arguments of `fit` and draw the noise."""
+    x = as_points(X, missing)
+    own = parametric(model, start)
+    objective = independent(ScoreMatching() if objective is None else objective)
+    objective = on_domain(objective, domain, model)
+    check_generator(generator, x)
+    _require_more_points(len(x), own)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    parts = _parts(x, own, objective, missing, seed)
+    return Prepared(Problem(own, parts, as_weights(weights, len(x))), objective, seed + 1)
+
+
+def as_points(X: Any, missing: Any = None) -> Tensor:
+    """The data as float64 points ``(N, *event)``."""
+    x = as_float64(X, "X")
+    if x.ndim < 2 or x.numel() == 0:
+        raise ValueError(
+            f"X must have shape (N, *event) with N >= 1, got {tuple(x.shape)}; for N numbers pass "
+            "X[:, None]"
+        )
+    refuse_rows(x.isinf().flatten(1).any(1), "X must be finite", "drop these rows")
+    if missing is None:
+        advice = 'drop these rows, or use what was observed in them with missing="weighted"'
+        refuse_rows(x.isnan().flatten(1).any(1), "X must have no missing values", advice)
+    elif missing != "weighted" and not isinstance(missing, ImportanceWeighted):
+        raise ValueError(
+            f'missing must be None, "weighted" or ImportanceWeighted(draws), got {missing!r}'
+        )
+    return x
+
+
+def on_domain(objective: Any, domain: Any, model: Any) -> Objective:
+    """The objective with a domain: the one given, its own, or that of the model.
+
+    Raises:
+        ValueError: if it has another one, or takes none.
+    """
+    if domain is None and getattr(objective, "domain", None) is None:
+        domain = getattr(model, "domain", None)
+    if domain is None:
+        return objective
+    if not hasattr(objective, "domain"):
+        raise ValueError(
+            f"domain must be None for {type(objective).__name__}, got {domain}; use ScoreMatching, "
+            "SlicedScoreMatching or SlicedScoreMatchingVR"
+        )
+    if objective.domain not in (None, domain):
+        raise ValueError(
+            f"domain must be given once, got {domain} and {objective.domain} of the objective"
+        )
+    return replace(objective, domain=domain)
+
+
+def _parts(
+    x: Tensor, model: Parametric, objective: Objective, missing: Any, seed: int
+) -> tuple[Part, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    if not bool(x.isnan().any()):
+        return (Part(torch.arange(len(x)), x, objective).drawn(generator),)
+    if model.vector or x.ndim != 2:
+        raise ValueError(
+            "missing values need a log-density of points (N, D), got "
+            f"{'a score network' if model.vector else f'points {tuple(x.shape)}'}; drop the rows"
+        )
+    weighted = ImportanceWeighted() if missing == "weighted" else missing
+    return tuple(weighted.parts(x, objective, generator))
+
+
+def as_weights(weights: Any, num_points: int) -> Tensor:
+    """Weights of the points with sum one."""
+    if weights is None:
+        return torch.full((num_points,), 1 / num_points, dtype=torch.float64)
+    found = as_float64(weights, "weights")
+    if found.shape != (num_points,):
+        raise ValueError(
+            f"weights must hold one number per row of X, shape ({num_points},), got "
+            f"{tuple(found.shape)}; leave them out for equal weights"
+        )
+    if not bool((found >= 0).all() & found.isfinite().all() & (found.sum() > 0)):
+        raise ValueError(
+            "weights must be finite, not negative and not all zero, got "
+            f"{found.min():.3g} to {found.max():.3g}; leave them out for equal weights"
+        )
+    return found / found.sum()
+
+
+def independent(objective: Any) -> Objective:
+    """The objective with noise that is independent between points.
+
+    Raises:
+        TypeError: if it has no loss that a fit can use.
+        ValueError: if it estimates something from the batch.
+    """
+    kinds = (ScoreMatching, Sliced, DenoisingScoreMatching, MaximumLikelihood)
+    if not isinstance(objective, kinds):
+        raise TypeError(
+            f"objective must be a loss of single points, got {objective!r}; use ScoreMatching(), "
+            "SlicedScoreMatchingVR(), SlicedScoreMatching() or DenoisingScoreMatching(sigma)"
+        )
+    if isinstance(getattr(objective, "sigma", None), NoiseLadder):
+        raise ValueError(
+            "objective must have one sigma, or one for each coordinate, got a ladder of levels, "
+            "which is for networks that take the level; choose one level"
+        )
+    if getattr(objective, "beta", 1.0) == "optimal":
+        raise ValueError(
+            'objective must not estimate beta from the batch, got beta="optimal", which makes the '
+            "losses of points depend on each other; use beta=1.0"
+        )
+    if not isinstance(objective, Sliced):
+        return objective
+    projection = objective.projection
+    if isinstance(projection, (Rademacher, SplitRademacher)):
+        return replace(objective, projection=Rademacher(balanced=False))
+    return replace(objective, projection=replace(projection, balanced=False))
+
+
+def check_model(problem: Problem) -> None:
+    """Measure smoothness and derivatives of the model at its start, at some of the points.
+
+    Raises:
+        SmoothnessError: if it has kinks.
+        WrongDerivativeError: if its derivatives are wrong.
+    """
+    complete = [part for part in problem.parts if part.view is unchanged]
+    few = tuple(_few(part) for part in complete) or problem.parts[:1]
+    theta = problem.model.start.detach().requires_grad_()
+    replace(problem, parts=few).losses(theta, checked=True)
+
+
+def _few(part: Part) -> Part:
+    """The points to be checked: the first ones, or those farthest from the boundary of a domain."""
+    domain = getattr(part.objective, "domain", None)
+    depth = torch.zeros(len(part.x)) if domain is None else domain.depth(part.x)
+    rows = depth.sort(descending=True, stable=True).indices[:CHECKED]
+    noise = part.noise
+    if isinstance(noise, Tensor):
+        noise = noise[rows] if noise.ndim == part.x.ndim else noise[:, rows]
+    return replace(part, rows=part.rows[rows], x=part.x[rows], noise=noise)
+
+
+def _require_more_points(num_points: int, model: Parametric) -> None:
+    if num_points <= len(model.names):
+        raise ValueError(
+            f"X must hold more points than the model has parameters ({len(model.names)}), got "
+            f"{num_points} rows; collect more, or fix parameters"
+        )

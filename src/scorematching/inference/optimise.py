@@ -1,0 +1,187 @@
+"""Minimisation of the mean loss: in closed form, or by L-BFGS and Newton steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scorematching.errors import NotConvergedError, SingularInformationError
+from scorematching.inference.problem import Derivatives, Problem
+
+MAX_LBFGS = 300
+MAX_NEWTON = 100
+TOLERANCE = 1e-9
+"""Share of the parameters below which a Newton step is zero, both in units of 1/sqrt(H_pp)."""
+
+RANK = 1e-11
+"""Share of the largest eigenvalue below which one is zero, for the Hessian with unit diagonal."""
+
+QUADRATIC = 1e-8
+"""Relative change of the gradient, beyond a linear one, up to which a loss counts as quadratic."""
+
+
+class Optimum(NamedTuple):
+    """Where the mean loss is least.
+
+    Attributes:
+        theta: the parameters ``(P,)``.
+        derivatives: of the loss, there.
+        method: how they were found.
+        iterations: of L-BFGS and Newton steps; 1 for a closed form.
+    """
+
+    theta: Tensor
+    derivatives: Derivatives
+    method: str
+    iterations: int
+
+
+def minimise(problem: Problem) -> Optimum:
+    """The minimum of a problem, from its model's start.
+
+    Raises:
+        SingularInformationError: if the Hessian is singular or not positive definite.
+        NotConvergedError: if no minimum is found.
+    """
+    start = problem.model.start
+    found = problem.derivatives(start)
+    if not _finite(found):
+        raise NotConvergedError(
+            "start must give a finite loss and gradient, got NaN or infinity at the initial "
+            "parameters; choose another start, or check that the points suit the model"
+        )
+    if is_quadratic(problem, start, found):
+        require_regular(problem, found.hessian)
+        theta = start - solve(found.hessian, found.gradient)
+        theta = theta - solve(found.hessian, problem.value_and_gradient(theta)[1])  # rounding
+        method = "closed form: the loss is quadratic in the parameters"
+        return Optimum(theta, problem.derivatives(theta), method, 1)
+    theta, steps = _lbfgs(problem, start, _scale(found.hessian))
+    theta, found, more = _newton(problem, theta)
+    return Optimum(theta, found, "L-BFGS, then Newton steps", steps + more)
+
+
+def is_quadratic(problem: Problem, start: Tensor, found: Derivatives) -> bool:
+    """Whether the gradient at random parameters is what a constant Hessian predicts."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        noise = torch.randn(start.shape, generator=generator, dtype=start.dtype)
+        step = noise * (1 + start.abs())
+        _, gradient = problem.value_and_gradient(start + step)
+        linear = found.hessian @ step
+        size = linear.abs().max() + found.gradient.abs().max()
+        error = (gradient - found.gradient - linear).abs().max()
+        if not bool(error <= QUADRATIC * size):
+            return False
+    return True
+
+
+def solve(hessian: Tensor, right: Tensor) -> Tensor:
+    """``H^-1 r``, with the diagonal of H brought to one first."""
+    d = _scale(hessian)
+    matrix = right[:, None] if right.ndim == 1 else right
+    x = torch.linalg.solve(hessian / d / d[:, None], matrix / d[:, None]) / d[:, None]
+    return x[:, 0] if right.ndim == 1 else x
+
+
+def require_regular(problem: Problem, hessian: Tensor) -> None:
+    """Refuse a Hessian that is singular or has a negative direction.
+
+    Raises:
+        SingularInformationError: naming the combination of parameters that is not determined.
+    """
+    d = _scale(hessian)
+    values, vectors = torch.linalg.eigh(hessian / d / d[:, None])
+    if values[0] > RANK * values[-1]:
+        return
+    kind = "singular" if values[0] > -RANK * values[-1] else "not positive definite"
+    raise SingularInformationError(
+        f"the Hessian of the mean loss must be positive definite, got one that is {kind}: the "
+        f"data do not determine {_combination(problem, vectors[:, 0] / d)}{_collinear(problem)}; "
+        "fix or remove parameters, or collect points that tell them apart"
+    )
+
+
+def _combination(problem: Problem, vector: Tensor) -> str:
+    """The direction in which the loss is flat, as a sum of named parameters."""
+    vector = vector / vector.abs().max()
+    order = vector.abs().argsort(descending=True)[:4]
+    terms = [f"{vector[i]:+.3g} {problem.model.names[i]}" for i in order if vector[i].abs() > 0.01]
+    return " ".join(terms)
+
+
+def _collinear(problem: Problem) -> str:
+    """A note where a column of the data is a combination of others."""
+    x = problem.parts[0].x.flatten(1)
+    centred = x - x.mean(0)
+    scale = centred.square().mean(0).sqrt().clamp_min(1e-300)
+    _, values, v = torch.linalg.svd(centred / scale, full_matrices=False)
+    if len(values) < x.shape[1] or values[-1] > 1e-10 * values[0]:
+        return ""
+    columns = (v[-1].abs() > 1e-6).nonzero()[:, 0].tolist()
+    return f" (columns {columns} of X are collinear, or constant)"
+
+
+def _scale(hessian: Tensor) -> Tensor:
+    """Square roots of the diagonal, one where it is zero."""
+    d = hessian.diagonal().abs().sqrt()
+    return torch.where(d > 0, d, torch.ones_like(d))
+
+
+def _lbfgs(problem: Problem, start: Tensor, d: Tensor) -> tuple[Tensor, int]:
+    """A point near the minimum, and the number of iterations, in parameters ``d theta``."""
+    scaled = (start * d).requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [scaled],
+        max_iter=MAX_LBFGS,
+        tolerance_grad=1e-5,
+        tolerance_change=1e-9,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> float:
+        value, gradient = problem.value_and_gradient(scaled.detach() / d)
+        finite = bool(value.isfinite() & gradient.isfinite().all())
+        scaled.grad = gradient / d if finite else torch.zeros_like(gradient)
+        return float(value) if finite else 1e100  # so that the line search turns back
+
+    optimiser.step(closure)
+    return scaled.detach() / d, int(optimiser.state[scaled]["n_iter"])
+
+
+def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
+    """Newton steps, halved until the gradient norm falls, to a step of relative size zero."""
+    found = problem.derivatives(theta)
+    for iteration in range(1, MAX_NEWTON + 1):
+        require_regular(problem, found.hessian)
+        step = solve(found.hessian, found.gradient)
+        d = _scale(found.hessian)
+        if (step * d).norm() <= TOLERANCE * ((theta * d).norm() + 1e-3):
+            return theta, found, iteration
+        theta, found = _damped(problem, theta, step)
+    raise _not_converged(found)
+
+
+def _damped(problem: Problem, theta: Tensor, step: Tensor) -> tuple[Tensor, Derivatives]:
+    """The first of the steps 1, 1/2, 1/4 ... that does not raise the loss beyond rounding."""
+    value, _ = problem.value_and_gradient(theta)
+    for halving in range(40):
+        moved = theta - step / 2**halving
+        lower, _ = problem.value_and_gradient(moved)
+        if lower <= value + 1e-12 * value.abs():
+            return moved, problem.derivatives(moved)
+    raise _not_converged(problem.derivatives(theta))
+
+
+def _not_converged(found: Derivatives) -> NotConvergedError:
+    return NotConvergedError(
+        "the fit must converge to a minimum, got a gradient of largest entry "
+        f"{found.gradient.abs().max():.2g} after {MAX_NEWTON} Newton steps; choose a start nearer "
+        "to the minimum, or another parametrisation (log-scales, for example)"
+    )
+
+
+def _finite(found: Derivatives) -> bool:
+    return all(bool(part.isfinite().all()) for part in found)

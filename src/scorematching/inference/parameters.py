@@ -1,0 +1,149 @@
+"""Parametric models: a log-density as a function of named parameters and points."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scorematching.fields import Field, LogDensityField, VectorField
+
+Theta = dict[str, Tensor]
+"""Parameters by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parametric:
+    """A model whose parameters are one flat vector ``(P,)`` of float64 numbers.
+
+    Attributes:
+        call: ``(theta, x) -> (N,)``, or ``(N, *event)`` for a score network.
+        shapes: of the parameters, by name.
+        names: of the P numbers, such as ``"mean[0]"``.
+        start: initial values ``(P,)``.
+        label: name of the model.
+        vector: whether the model is a score network.
+    """
+
+    call: Callable[[Theta, Tensor], Tensor]
+    shapes: dict[str, torch.Size]
+    names: tuple[str, ...]
+    start: Tensor
+    label: str
+    vector: bool = False
+
+    def unflatten(self, flat: Tensor) -> Theta:
+        """The vector of all numbers as named parameters."""
+        parts = flat.split([shape.numel() for shape in self.shapes.values()])
+        return {name: part.reshape(s) for (name, s), part in zip(self.shapes.items(), parts)}
+
+    def at(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The model with these parameters, a function of points."""
+        theta = self.unflatten(flat)
+        return lambda x: self.call(theta, x)
+
+    def field(self, call: Callable[[Tensor], Tensor], checked: bool = False) -> Field:
+        """A field that is differentiated by autograd, as often as needed."""
+        options: Any = {} if checked else {"check_smoothness": False, "route": "reverse"}
+        return VectorField(call, **options) if self.vector else LogDensityField(call, 0, **options)
+
+
+def parametric(model: Any, start: Any) -> Parametric:
+    """A model of the user's as a `Parametric`.
+
+    Args:
+        model: an `nn.Module`, a field around one, or a function ``f(theta, x)``.
+        start: initial values by name; for a module None means its present parameters.
+    """
+    vector = isinstance(model, VectorField)
+    if isinstance(model, Field):
+        model = model.model.call
+    if isinstance(model, nn.Module):
+        return _of_module(model, start, vector)
+    if not callable(model):
+        raise TypeError(
+            "model must be an nn.Module or a function f(theta, x), got "
+            f"{type(model).__name__}; write the log-density as a function of parameters and points"
+        )
+    if not isinstance(start, Mapping) or not start:
+        raise ValueError(
+            "start must be a dict of initial values by parameter name for a model that is a "
+            f"function f(theta, x), got {start!r}; pass start={{'mean': 0.0, ...}}"
+        )
+    values = {name: as_float64(value, f"start[{name!r}]") for name, value in start.items()}
+    return _assemble(model, values, {}, getattr(model, "__name__", type(model).__name__), vector)
+
+
+def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
+    own = copy.deepcopy(module).double()
+    values = {n: p.detach().clone() for n, p in own.named_parameters() if p.requires_grad}
+    if not values:
+        raise ValueError(
+            "model must have parameters that need gradients, got none; set requires_grad on them"
+        )
+    for name, value in (start or {}).items():
+        values[name] = _replacement(name, value, values)
+
+    def call(theta: Theta, x: Tensor) -> Tensor:
+        return torch.func.functional_call(own, theta, (x,))
+
+    entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
+    return _assemble(call, values, entries, type(module).__name__, vector)
+
+
+def _replacement(name: str, value: Any, values: Theta) -> Tensor:
+    if name not in values:
+        raise ValueError(
+            f"start must name parameters of the model, got {name!r}; they are {sorted(values)}"
+        )
+    found = as_float64(value, f"start[{name!r}]")
+    if found.shape != values[name].shape:
+        raise ValueError(
+            f"start[{name!r}] must have shape {tuple(values[name].shape)}, got "
+            f"{tuple(found.shape)}; give one number per entry"
+        )
+    return found
+
+
+def _assemble(
+    call: Any, values: Theta, entries: Mapping[str, Sequence[str]], label: str, vector: bool
+) -> Parametric:
+    names = [
+        entry
+        for name, value in values.items()
+        for entry in entries.get(name) or _entries(name, value.shape)
+    ]
+    flat = torch.cat([value.reshape(-1) for value in values.values()])
+    shapes = {name: value.shape for name, value in values.items()}
+    return Parametric(call, shapes, tuple(names), flat, label, vector)
+
+
+def _entries(name: str, shape: torch.Size) -> Iterator[str]:
+    """``a`` for a number, ``a[0]`` for a vector, ``a[0,1]`` for a matrix."""
+    if not shape:
+        yield name
+        return
+    for index in product(*map(range, shape)):
+        yield f"{name}[{','.join(map(str, index))}]"
+
+
+def as_float64(value: Any, name: str) -> Tensor:
+    """Numbers of any kind as a finite float64 tensor on the CPU."""
+    try:
+        found = torch.from_numpy(np.array(_detached(value), dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be numbers (a tensor, an array, a table or a list), got "
+            f"{type(value).__name__}; convert it to floating point"
+        ) from error
+    return found
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value

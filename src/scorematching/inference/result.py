@@ -1,0 +1,207 @@
+"""The result of a fit: estimates with standard errors, and what they are based on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching.inference.covariance import Split, split
+from scorematching.inference.estimates import Array, Estimates, transformed
+from scorematching.inference.how_many import HowMany, how_many_projections
+from scorematching.inference.optimise import Optimum
+from scorematching.inference.parameters import Parametric, Theta, as_float64
+from scorematching.inference.problem import Problem
+from scorematching.inference.summary import Summary
+from scorematching.objectives.base import Objective
+from scorematching.objectives.sliced import Sliced
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What was fitted, and how.
+
+    Attributes:
+        model: whose parameters were estimated.
+        problem: points and weights, and the loss that was minimised.
+        optimum: where the mean loss is least.
+        objective: whose loss it is.
+        groups: clusters of rows ``(N,)``; None for independent rows.
+        seed: of the directions that K is split with.
+    """
+
+    model: Parametric
+    problem: Problem
+    optimum: Optimum
+    objective: Objective
+    groups: Tensor | None
+    seed: int
+
+    @cached_property
+    def split(self) -> Split | None:
+        """K by source; None for an objective without noise."""
+        if self.problem.parts[0].noise is None:
+            return None
+        return split(self.problem, self.optimum.theta, torch.Generator().manual_seed(self.seed))
+
+
+class FitResult(Estimates):
+    """Estimates of a fit with their standard errors.
+
+    Args:
+        setting: what was fitted, and how.
+        covariance: of the estimates ``(P, P)``.
+
+    Example:
+        >>> from scorematching.inference import fit
+        >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
+        >>> result = fit(lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1), x,
+        ...              start={"precision": 1.0})
+        >>> sd = result.function(lambda theta: theta["precision"] ** -0.5, ["sd"])
+        >>> round(sd.params["sd"], 4)
+        1.8875
+    """
+
+    def __init__(self, setting: Setting, covariance: Tensor) -> None:
+        """Keep both."""
+        model = setting.model
+        super().__init__(model.names, setting.optimum.theta, covariance)
+        self._setting = setting
+
+    @property
+    def theta(self) -> Theta:
+        """The estimates as tensors by the names of the model's parameters."""
+        return self._setting.model.unflatten(self._values.clone())
+
+    @property
+    def method(self) -> str:
+        """How the minimum was found."""
+        return self._setting.optimum.method
+
+    @property
+    def nobs(self) -> int:
+        """N, the number of points."""
+        return self._setting.problem.num_points
+
+    @property
+    def loss(self) -> float:
+        """The (weighted) mean loss at the estimates."""
+        value, _ = self._setting.problem.value_and_gradient(self._values)
+        return float(value)
+
+    @property
+    def H(self) -> Array:
+        """The Hessian of the mean loss at the estimates, ``(P, P)``."""
+        return self._setting.optimum.derivatives.hessian.numpy().copy()
+
+    @property
+    def K(self) -> Array:
+        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``."""
+        setting = self._setting
+        rows = setting.optimum.derivatives.gradients
+        rows = rows * setting.problem.weights[:, None] * self.nobs
+        return (rows.T @ rows / self.nobs).numpy()
+
+    @property
+    def K_split(self) -> Split | None:
+        """K by source, data and directions; None for an objective without noise."""
+        return self._setting.split
+
+    def function(self, g: Callable[[Theta], Any], names: Sequence[str] | None = None) -> Estimates:
+        """A function of the parameters, with standard errors by the delta method.
+
+        Args:
+            g: differentiable, takes the parameters by name and returns a tensor.
+            names: of the numbers that it returns; "g", or "g[0]", "g[1]" ..., by default.
+
+        Returns:
+            Estimates, with the same methods as the fit.
+        """
+        model = self._setting.model
+
+        def flat(theta: Tensor) -> Tensor:
+            return torch.as_tensor(g(model.unflatten(theta))).reshape(-1)
+
+        count = len(flat(self._values))
+        if names is None:
+            names = ["g"] if count == 1 else [f"g[{i}]" for i in range(count)]
+        if len(names) != count:
+            raise ValueError(
+                f"names must hold one name per number that g returns, {count}, got {len(names)}; "
+                "leave them out for g[0], g[1] ..."
+            )
+        return transformed(names, flat, self._values, self._covariance)
+
+    def predict(self, X: Any, which: str = "log_density") -> Array:
+        """The fitted log-density, up to its constant, or its score.
+
+        Args:
+            X: points ``(N, *event)``.
+            which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
+        """
+        model, x = self._setting.model, as_float64(X, "X")
+        field = model.field(model.at(self._values))
+        if which == "score":
+            with torch.no_grad():
+                return field.score(x).numpy()
+        if which != "log_density" or model.vector:
+            raise ValueError(
+                f'which must be "score", or for a log-density "log_density", got {which!r}; a '
+                "score network has no log-density"
+            )
+        with torch.no_grad():
+            return model.at(self._values)(x).numpy()
+
+    def how_many_projections(self, share: float = 0.1) -> HowMany:
+        """The variance that directions add, for M = 1, 2, 4 ... directions per point.
+
+        Args:
+            share: how much of the variance of exact score matching they may add.
+
+        Returns:
+            Inflation of every parameter's variance, and the smallest M within the share.
+
+        Raises:
+            TypeError: if the objective draws no directions.
+        """
+        objective = self._setting.objective
+        if not isinstance(objective, Sliced) or self._setting.split is None:
+            raise TypeError(
+                f"how_many_projections needs a sliced objective, got {type(objective).__name__}, "
+                "which draws no directions; fit with SlicedScoreMatchingVR()"
+            )
+        return how_many_projections(self._setting, self.names, share)
+
+    def summary(self, alpha: float = 0.05) -> Summary:
+        """A table of all estimates: text, HTML in notebooks, LaTeX by `Summary.as_latex`."""
+        title = f"Score matching: {self._setting.model.label}"
+        plain = super().summary(alpha)
+        return replace(plain, title=title, facts=self._facts(), notes=self._notes())
+
+    def _facts(self) -> tuple[tuple[str, str], ...]:
+        setting = self._setting
+        clusters = setting.groups
+        kind = "robust (sandwich)"
+        if clusters is not None:
+            kind = f"robust to {int(clusters.max()) + 1} clusters"
+        return (
+            ("objective", str(setting.objective)),
+            ("points", str(self.nobs)),
+            ("mean loss", f"{self.loss:.6g}"),
+            ("method", setting.optimum.method),
+            ("covariance", kind),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        parts = self._setting.split
+        if parts is None:
+            return ()
+        share = parts.directions.trace() / (parts.data + parts.directions).trace()
+        return (
+            "Directions are independent between points; they cause "
+            f"{100 * float(share):.1f}% of the variance of the gradient.",
+        )

@@ -1,0 +1,271 @@
+"""The models: their formulas, and fits to points drawn from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+import scorematching as sm
+from scorematching.domains import Box, PositiveOrthant, Simplex, Sphere
+from scorematching.inference import FitResult, fit, models
+
+ERROR_RATE = 1e-6
+"""Of every comparison of a fit with the truth, by the chi-square statistic of all parameters."""
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+def assert_true(result: FitResult, truth: Any) -> None:
+    """Estimates within the error of their own covariance, and errors that are not huge."""
+    truth = np.asarray(truth, dtype=np.float64).reshape(-1)
+    off = np.asarray(result.params) - truth
+    statistic = off @ np.linalg.solve(result.cov_params(), off)
+    assert statistic < scipy.stats.chi2.isf(ERROR_RATE, len(truth))
+    assert (np.asarray(result.bse) < 0.35 * (1 + abs(truth))).all()
+
+
+# Points from the models.
+
+
+def truncated_normal(n: int, mean: Tensor, precision: Tensor, box: Box) -> Tensor:
+    """By rejection."""
+    covariance = torch.linalg.inv(precision).numpy()
+    x = tensor(rng().multivariate_normal(mean.numpy(), covariance, 40 * n))
+    return x[box.depth(x) > 0][:n]
+
+
+def on_circle(n: int, log_density: Callable[[Tensor], Tensor]) -> Tensor:
+    """Angles by inversion on a fine grid."""
+    angle = np.linspace(0, 2 * math.pi, 200_001)
+    x = tensor(np.stack([np.cos(angle), np.sin(angle)], -1))
+    weight = np.cumsum(log_density(x).exp().numpy())
+    chosen = np.searchsorted(weight / weight[-1], rng().random(n))
+    return x[chosen.clip(0, len(x) - 1)]
+
+
+# Formulas, written out entry by entry at one point.
+
+
+def test_formulas() -> None:
+    x = tensor([[0.2, 0.3, 0.5]])
+    u = tensor(rng(1).normal(size=20))
+
+    def symmetric(entries: Tensor, d: int = 3) -> Tensor:
+        m = np.zeros((d, d))
+        m[np.triu_indices(d)] = entries.numpy()
+        return tensor(m + np.triu(m, 1).T)
+
+    def value(model: Any, **theta: Tensor) -> float:
+        return float(torch.func.functional_call(model.double(), theta, (x,)))
+
+    one = x[0]
+    K = symmetric(u[:6])
+    gaussian = value(models.Gaussian(3), linear=u[6:9], precision=u[:6])
+    assert gaussian == pytest.approx(float(u[6:9] @ one - 0.5 * one @ K @ one))
+    for a, b in [(1.0, 1.0), (0.5, 0.5), (0.5, 0.0), (2.0, 0.3)]:
+        found = value(models.PairwiseInteraction(3, a, b), linear=u[6:9], interaction=u[:6])
+        linear = one.log() if b == 0 else one**b / b
+        expected = -(one**a) @ K @ one**a / (2 * a) + u[6:9] @ linear
+        assert found == pytest.approx(float(expected))
+    found = value(models.PairwiseInteraction(3, 0, 1), linear=u[6:9], interaction=u[:6])
+    assert found == pytest.approx(float(-one.log() @ K @ one.log() / 2 + u[6:9] @ one))
+    A = symmetric(u[:3], 2)
+    ppi = value(models.PPI(3, linear=True), A=u[:3], b=u[3:5], beta=u[5:8])
+    assert ppi == pytest.approx(
+        float(one[:2] @ A @ one[:2] + u[3:5] @ one[:2] + u[5:8] @ one.log())
+    )
+    A = symmetric(torch.cat([u[:5], torch.zeros(1)]))
+    bingham = value(models.Bingham(3, linear=True), A=u[:5], eta=u[5:8])
+    assert bingham == pytest.approx(float(one @ A @ one + u[5:8] @ one))
+    assert value(models.VonMisesFisher(3), eta=u[:3]) == pytest.approx(float(u[:3] @ one))
+    W, alpha = u[:6].reshape(2, 3), u[6:8].exp()
+    experts = value(models.StudentTExperts(3, 2), filters=W, log_alpha=u[6:8])
+    assert experts == pytest.approx(-float(alpha @ (1 + 0.5 * (W @ one) ** 2).log()))
+    ica = value(models.ICA(3, 2), unmixing=W)
+    expected = -2 * (math.pi / (2 * 3**0.5) * (W @ one)).cosh().log().sum()
+    assert ica == pytest.approx(float(expected))
+
+
+# Fits.
+
+
+def test_gaussian() -> None:
+    precision, mean = tensor([[2.0, 0.6], [0.6, 1.0]]), tensor([0.5, -1.0])
+    x = tensor(rng().multivariate_normal(mean.numpy(), np.linalg.inv(precision.numpy()), 2000))
+    model = models.Gaussian(2)
+    result = fit(model, x)
+    assert_true(result, [*(precision @ mean), 2.0, 0.6, 1.0])
+    assert [*result.params][2:] == ["precision[0,0]", "precision[0,1]", "precision[1,1]"]
+    found = result.function(model.mean, ["m0", "m1"])
+    np.testing.assert_allclose(np.asarray(found.params), x.mean(0), rtol=1e-9)
+    # The mean of normal points has the covariance S / N, whatever the precision's errors.
+    np.testing.assert_allclose(found.cov_params(), np.cov(x.T, bias=True) / 2000, rtol=1e-8)
+    centred = fit(models.Gaussian(2, centred=True), x - mean)
+    assert_true(centred, [2.0, 0.6, 1.0])
+    assert np.asarray(centred.function(model.precision_matrix).params).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        PositiveOrthant("min(log(1+x), 2)"),
+        Box((0.0, -0.5), (math.inf, 1.5), "min(x, 0.5)"),
+    ],
+    ids=["orthant", "box"],
+)
+@pytest.mark.parametrize(
+    "objective",
+    [sm.ScoreMatching(), sm.SlicedScoreMatchingVR(), sm.SlicedScoreMatching(num_projections=4)],
+    ids=["exact", "reduced", "sliced"],
+)
+def test_truncated_gaussian(box: Box, objective: sm.Objective) -> None:
+    precision, mean = tensor([[1.5, 0.5], [0.5, 1.0]]), tensor([0.5, 0.4])
+    x = truncated_normal(4000, mean, precision, box)
+    model = models.TruncatedGaussian(2, domain=box)
+    result = fit(model, x, objective, generator=torch.Generator().manual_seed(0))
+    assert_true(result, [*(precision @ mean), 1.5, 0.5, 1.0])
+    # Without the domain the answer is a different, wrong one.
+    wrong = fit(models.Gaussian(2), x)
+    with pytest.raises(AssertionError):
+        assert_true(wrong, [*(precision @ mean), 1.5, 0.5, 1.0])
+
+
+def test_gamma() -> None:
+    shape, rate = np.array([1.7, 3.0]), np.array([2.0, 0.8])
+    x = tensor(rng().gamma(shape, 1 / rate, (4000, 2)))
+    model = models.PairwiseInteraction.gamma(2, domain=PositiveOrthant("min(x^2, 4)"))
+    result = fit(model, x)
+    assert_true(result, [*(shape - 1), rate[0], 0.0, rate[1]])
+    matrix = result.function(model.interaction_matrix)
+    assert matrix.params["g[1]"] == matrix.params["g[2]"] == result.params["interaction[0,1]"]
+
+
+def test_exponential_square_root() -> None:
+    """With K alone ``log p = -K x``; with linear alone, ``2 linear sqrt(x)``."""
+    x = tensor(
+        rng().gamma(2.0, 1.0, (4000, 1))
+    ).square()  # sqrt(x) ~ Gamma(2): p(x) = exp(-sqrt x)/2
+    model = models.PairwiseInteraction.exponential_square_root(1, PositiveOrthant("min(x, 30)"))
+    assert_true(fit(model, x), [-0.5, 0.0])
+
+
+def test_dirichlet() -> None:
+    alpha = np.array([1.2, 2.5, 0.7])
+    x = tensor(rng().dirichlet(alpha, 4000))
+    for domain in (Simplex("prodsq", 0.1), Simplex("minsq", 0.2)):
+        result = fit(models.PPI(3, interaction=False, domain=domain), Simplex.interior(x))
+        assert_true(result, alpha - 1)
+
+
+def test_von_mises_fisher() -> None:
+    eta = tensor([1.0, 2.0])
+    x = on_circle(4000, lambda x: x @ eta)
+    model = models.VonMisesFisher(2)
+    result = fit(model, x)
+    assert_true(result, eta)
+    kappa = result.function(model.concentration, ["kappa"])
+    direction = result.function(model.mean_direction)
+    assert abs(kappa.params["kappa"] - 5**0.5) < 5 * kappa.bse["kappa"]
+    np.testing.assert_allclose(np.asarray(direction.params), eta / 5**0.5, atol=0.1)
+    # Mardia, Kent and Laha (2016): kappa = (D - 1) R / (1 - mean (mu.x)^2) about the fitted mean.
+    mu = tensor(np.asarray(direction.params))
+    along = x @ mu
+    expected = float(along.mean() / (1 - along.square().mean()))
+    assert kappa.params["kappa"] == pytest.approx(expected, rel=1e-8)
+
+
+def test_bingham() -> None:
+    A = tensor([[1.0, 0.7], [0.7, 0.0]])
+    x = on_circle(4000, lambda x: ((x @ A) * x).sum(-1))
+    model = models.Bingham(2)
+    assert_true(fit(model, x), [1.0, 0.7])
+    assert_true(fit(models.Bingham(2, linear=True), x), [1.0, 0.7, 0.0, 0.0])
+    assert np.asarray(fit(model, x).function(model.matrix).params)[3] == 0
+
+
+def test_student_t() -> None:
+    nu, scale = 5.0, 1.5
+    x = tensor(scale * rng().standard_t(nu, (5000, 1)))
+    model = models.StudentTExperts(1)
+    result = fit(model, x)
+    assert_true(result, [(2 / nu) ** 0.5 / scale, math.log((nu + 1) / 2)])
+    degrees = result.function(model.degrees_of_freedom, ["nu"])
+    assert abs(degrees.params["nu"] - nu) < 5 * degrees.bse["nu"]
+
+
+def test_experts_in_the_plane() -> None:
+    """Independent Student-t sources, mixed: the product of two experts."""
+    sources = rng().standard_t(5.0, (5000, 2)) * (2 / 5) ** 0.5
+    filters = np.array([[1.0, 0.3], [-0.2, 0.8]])
+    x = tensor(sources @ np.linalg.inv(filters).T)
+    truth = [*filters.flatten(), math.log(3), math.log(3)]
+    # Filters may come in any order and sign; the start decides which.
+    result = fit(models.StudentTExperts(2), x, start={"filters": filters})
+    assert_true(result, truth)
+    assert fit(models.StudentTExperts(2, 3), x).theta["filters"].shape == (3, 2)
+
+
+def test_ica() -> None:
+    sources = rng().logistic(size=(5000, 2)) * 3**0.5 / math.pi  # variance one
+    unmixing = np.array([[1.0, 0.4], [-0.3, 0.9]])
+    x = tensor(sources @ np.linalg.inv(unmixing).T)
+    assert_true(fit(models.ICA(2), x), unmixing)
+    assert_true(fit(models.ICA(2), x, sm.SlicedScoreMatchingVR()), unmixing)
+
+
+def test_models_know_their_domain() -> None:
+    assert isinstance(models.TruncatedGaussian(1).domain, PositiveOrthant)
+    assert isinstance(models.PPI(3).domain, Simplex)
+    assert isinstance(models.VonMisesFisher(3).domain, Sphere)
+    x = tensor(rng().gamma(2.0, 1.0, (100, 1)))
+    own = fit(models.TruncatedGaussian(1), x)
+    given = fit(models.TruncatedGaussian(1), x, domain=PositiveOrthant())
+    other = fit(models.TruncatedGaussian(1), x, domain=PositiveOrthant("min(x, 3)"))
+    in_objective = fit(
+        models.TruncatedGaussian(1), x, sm.ScoreMatching(domain=PositiveOrthant("min(x, 3)"))
+    )
+    assert own.params == given.params and other.params == in_objective.params
+    assert own.params != other.params
+    assert "PositiveOrthant" in str(own.summary())
+
+
+BAD = [
+    (lambda: models.PPI(3, beta=[0.0, -1.0, 0.0]), "numbers above -1"),
+    (lambda: models.PPI(1), "dim must be at least 2"),
+    (lambda: models.Gaussian(0), "dim must be at least 1"),
+    (lambda: models.PairwiseInteraction(2, a=-1.0), "a must be a number of at least 0"),
+    (lambda: models.StudentTExperts(2, 0), "num_experts"),
+    (lambda: models.ICA(2, 0), "num_components"),
+    (lambda: fit(models.TruncatedGaussian(1), torch.randn(30, 1)), "x must lie in PositiveOrthant"),
+    (
+        lambda: fit(
+            models.Gaussian(1), torch.ones(9, 1), sm.DenoisingScoreMatching(1.0), domain=Box()
+        ),
+        "domain must be None",
+    ),
+    (
+        lambda: fit(
+            models.Gaussian(1), torch.ones(9, 1), sm.ScoreMatching(domain=Box(0, 2)), domain=Box()
+        ),
+        "domain must be given once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
