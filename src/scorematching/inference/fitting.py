@@ -1,4 +1,11 @@
-"""Fit a parametric model to a table of points, with standard errors."""
+"""Fit a parametric model to a table of points, with standard errors.
+
+Sliced objectives draw the directions of each point once, independently of all other points.
+Balanced directions and `SplitRademacher` couple points, for which the sandwich is wrong, and are
+replaced by independent ones of the same distribution.
+
+Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
+"""
 
 from __future__ import annotations
 
@@ -39,17 +46,13 @@ def fit(
     generator: torch.Generator | None = None,
     check: bool = True,
 ) -> FitResult:
-    """Fit a parametric log-density to points, with standard errors.
+    """Estimates of the parameters of a log-density, with standard errors and tests.
 
     The estimate minimises the mean loss over all points, in float64, to convergence: in closed
     form where the loss is quadratic in the parameters, which is measured, and otherwise by L-BFGS
     and Newton steps. Its covariance is the sandwich ``H^-1 K H^-1 / N`` with H the Hessian of the
     mean loss and K the variance of the gradient of one point's loss: right also where the model is
     not. Cost: P backward passes over the data for each Newton step.
-
-    Sliced objectives draw the directions of each point once, independently of all other points.
-    Balanced directions and `SplitRademacher` couple points, for which the sandwich is wrong, and
-    are replaced by independent ones of the same distribution.
 
     Args:
         model: an `nn.Module` ``x -> (N,)`` with named parameters (those that need no gradient stay
@@ -59,17 +62,12 @@ def fit(
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
         weights: of the points, ``(N,)``, not negative; by default all equal.
-        domain: where the points live, see `domains`; by default that of the objective, or of the
-            model if it has an attribute ``domain``.
-        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses what was
-            observed in them, provided that entries are missing completely at random.
+        domain: where the points live; by default the objective's, or the model's ``domain``.
+        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses the rest of
+            them, if entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
-        check: measure the model's smoothness and derivatives first; False saves time where the
-            same model is fitted again and again.
-
-    Returns:
-        Estimates, standard errors, tests and tables.
+        check: measure the model's smoothness and derivatives first.
 
     Raises:
         ValueError: if X is not a finite table, or has no more points than parameters.
@@ -77,14 +75,12 @@ def fit(
         NotConvergedError: if no minimum was found.
         SmoothnessError: if the model has kinks.
 
-    Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
-
     Example:
         The precision of normal data, by its closed form ``1 / mean(x^2)``.
 
         >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
-        >>> result = fit(lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1), x,
-        ...              start={"precision": 1.0})
+        >>> f = lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1)
+        >>> result = fit(f, x, start={"precision": 1.0})
         >>> abs(result.params["precision"] - 1 / x.square().mean().item()) < 1e-12
         True
     """

@@ -56,9 +56,6 @@ def fit_robust(
             None takes all of it. A density that is infinite at the boundary needs another.
         generator: source of randomness; None is torch's default generator.
 
-    Returns:
-        Estimates, standard errors, tests and tables.
-
     Raises:
         NotConvergedError: if weights and parameters do not settle; try a smaller power.
 
