@@ -23,9 +23,9 @@ from scorematching.training import Alternating, Callback, Phase, TrainConfig, re
 from scorematching.training import loop as loop_module
 from scorematching.training.executors import Captured, CompiledGradients, Fallback
 from scorematching.training.executors.choice import preferences
+from scorematching.training.loss_reader import READ_EVERY, LossReader
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
-from scorematching.training.state import READ_EVERY, LossReader
 from scorematching.training.step import Gradients, Step
 from tests.tolerances import FLOAT32, ROUTES
 from tests.training.problems import (

@@ -21,7 +21,8 @@ from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tan
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.model import Model
-from scorematching.derivatives.trust import Question, answer, require_smooth
+from scorematching.derivatives.question import Question
+from scorematching.derivatives.trust import answer, require_smooth
 
 Pair = tuple[Tensor, Tensor]
 

@@ -9,46 +9,21 @@ differences `WrongDerivativeError` is raised. Whether a model is smooth enough i
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import double_backward, smoothness, verification
+from scorematching.derivatives import double_backward, smoothness, speed, verification
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
 from scorematching.derivatives.ops.registry import has_kink
+from scorematching.derivatives.question import Pair, Question, Way
 from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
-
-Pair = tuple[Tensor, Tensor]
-Way = Callable[..., Pair]
-"""``(model, x, *arguments) -> (score, curvature or divergence)``."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question with two ways to answer it.
-
-    Attributes:
-        name: "curvature" or "divergence".
-        traced: by the engine.
-        reverse: by double backward.
-        probe: the engine's curvature along directions, ``(model, x, v)``, to be checked.
-        probe_reverse: that by double backward.
-    """
-
-    name: str
-    traced: Way
-    reverse: Way
-    probe: Way | None = None
-    probe_reverse: Way | None = None
 
 
 def answer(
@@ -71,8 +46,12 @@ def answer(
         due = verified and verification.is_due(findings.uses[question.name])
         if due and model.route == "auto":
             _verify(model, question, x, training, findings)
-        if model.route == "auto" and findings.uses[question.name] == 3 and _may_be_slow(findings):
-            _choose_faster(model, question, x, arguments, findings)
+        if (
+            model.route == "auto"
+            and findings.uses[question.name] == 3
+            and speed.may_be_slow(findings)
+        ):
+            speed.choose_faster(model, question, x, arguments, findings)
     route = model.route if model.route != "auto" else findings.routes.get(question.name, "traced")
     if route == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
@@ -105,39 +84,6 @@ def _traced_or_not(
 def _note_obstacle(findings: Findings, question: Question, error: Exception) -> None:
     findings.obstacle = _describe(error)
     _take_double_backward(findings, question, f"cannot be traced ({findings.obstacle})")
-
-
-def _may_be_slow(findings: Findings) -> bool:
-    """Whether the trace met operations without a closed rule, such as recurrent cells."""
-    return any(kind in ("decomposed", "nested jvp") for _, kind in findings.operations)
-
-
-def _choose_faster(
-    model: Model, question: Question, x: Tensor, arguments: Any, findings: Findings
-) -> None:
-    """Take double backward where it is much faster; both routes have been found right."""
-    if findings.routes.get(question.name) == "reverse":
-        return
-    with suppress(RuntimeError):  # double backward may not exist for this model
-        traced, reverse = (
-            min(_seconds(model, way, x, arguments) for _ in range(2))
-            for way in (question.traced, question.reverse)
-        )
-        if traced > 2 * reverse:
-            findings.routes[question.name] = "reverse"
-
-
-def _seconds(model: Model, way: Way, x: Tensor, arguments: Any) -> float:
-    """The time of an answer and of its gradient."""
-    with verification.undone(model.call, x):
-        start = time.perf_counter()
-        score, second = way(model, x, *arguments)
-        value = second.sum() + score.square().sum()
-        if value.requires_grad:
-            torch.autograd.grad(value, x, allow_unused=True)
-        if x.is_cuda:
-            torch.cuda.synchronize(x.device)
-        return time.perf_counter() - start
 
 
 def _take_double_backward(findings: Findings, question: Question, reason: str) -> None:
@@ -260,12 +206,33 @@ def _agrees(
 ) -> bool:
     """Whether a traced answer agrees with double backward, or else with finite differences."""
     other = _try(reverse, x, v)
-    same = bool(other) and verification.compare(found, other, x, v).agree
-    if not model.check_smoothness:
-        return same and _agrees_between_kinks(model, found[1], x, v)
-    if not same and not verification.agrees_with_differences(_score(model), found, x, v):
+
+    def agrees(slack: verification.Slack) -> bool:
+        same = bool(other) and verification.compare(found, other, x, v, slack).agree
+        if not model.check_smoothness:
+            return same and _agrees_between_kinks(model, found[1], x, v)
+        return same or verification.agrees_with_differences(_score(model), found, x, v, slack)
+
+    if not _with_or_without_rounding(agrees, traced, found, x, v):
         return False
-    return not trained or verification.check_gradient(traced, x, v).agree
+    return not (trained and model.check_smoothness) or _right_gradient(traced, x, v)
+
+
+def _with_or_without_rounding(
+    agrees: Callable[[verification.Slack], bool],
+    ask: Callable[[Tensor, Tensor], Pair],
+    found: Pair,
+    x: Tensor,
+    v: Tensor,
+) -> bool:
+    """Whether an answer agrees with others, if need be after its rounding has been measured."""
+    if agrees(verification.NO_SLACK):
+        return True
+    return agrees(verification.rounding(lambda x, v: _detached(ask(x, v)), found, x, v))
+
+
+def _right_gradient(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> bool:
+    return verification.check_gradient(ask, x, v).agree
 
 
 def _is_right(
@@ -280,9 +247,13 @@ def _is_right(
     _require_finite(model, found[0], x)
     if not model.check_smoothness:
         return _agrees_between_kinks(model, found[1], x, v)
-    if not verification.agrees_with_differences(_score(model), found, x, v):
+
+    def agrees(slack: verification.Slack) -> bool:
+        return verification.agrees_with_differences(_score(model), found, x, v, slack)
+
+    if not _with_or_without_rounding(agrees, ask, found, x, v):
         return False
-    return not trained or verification.check_gradient(ask, x, v).agree
+    return not trained or _right_gradient(ask, x, v)
 
 
 def _agrees_between_kinks(model: Model, curvature: Tensor, x: Tensor, v: Tensor) -> bool:

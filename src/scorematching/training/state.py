@@ -1,16 +1,13 @@
 """The state of a run: what callbacks see, and what a checkpoint holds."""
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from scorematching.errors import DivergedError
 from scorematching.training.checkpoint import (
     Checkpoint,
     optimizer_numbers,
@@ -21,103 +18,11 @@ from scorematching.training.checkpoint import (
 )
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches
+from scorematching.training.early_stopping import EarlyStopping
+from scorematching.training.loss_reader import LossReader
 from scorematching.training.progress import Record
-from scorematching.training.ranks import Ranks
 from scorematching.training.step import Step
 from scorematching.training.weights import temporary_weights
-
-READ_EVERY = 50
-"""Steps after which losses are read at the latest."""
-
-
-class LossReader:
-    """Losses that stay on the device until they are read, at most `READ_EVERY` steps later.
-
-    Reading waits for the device, or for the other processes. On a CPU and in a single process,
-    losses are read at once.
-
-    Attributes:
-        step: number of steps.
-        recent: losses since the last record.
-        last_finite: the last loss that was read and finite.
-    """
-
-    def __init__(self, ranks: Ranks, log_every: int) -> None:
-        at_once = ranks.device.type == "cpu" and ranks.count == 1
-        self.ranks, self.every = ranks, 1 if at_once else min(log_every, READ_EVERY)
-        self.step = 0
-        self.last_finite: float | None = None
-        self.unread: list[Tensor] = []
-        self.recent: list[float] = []
-
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of the next step.
-
-        Raises:
-            DivergedError: if losses are read, and one is not finite.
-        """
-        self.unread.append(loss)
-        self.step += 1
-        if len(self.unread) >= self.every:
-            self.read()
-
-    def read(self) -> None:
-        """Read the losses that are still on the device.
-
-        Raises:
-            DivergedError: if one is not finite, with the number of its step.
-        """
-        if not self.unread:
-            return
-        losses = self.ranks.gather(torch.stack(self.unread)).mean(0).tolist()
-        self.unread.clear()
-        for step, loss in enumerate(losses, self.step - len(losses) + 1):
-            if not math.isfinite(loss):
-                raise DivergedError(step, self.last_finite)
-            self.last_finite = loss
-        self.recent += losses
-
-    def mean(self) -> float:
-        """The mean loss since the last call."""
-        self.read()
-        mean = sum(self.recent) / len(self.recent)
-        self.recent.clear()
-        return mean
-
-
-@dataclass
-class EarlyStopping:
-    """The least validation loss so far, and how long ago it was.
-
-    Args:
-        patience: validations without a new least loss before the run stops; None never stops.
-
-    Example:
-        >>> stopping = EarlyStopping(patience=2)
-        >>> [stopping.update(step, loss) for step, loss in enumerate([3.0, 1.0, 2.0, 1.0])]
-        [True, True, False, False]
-        >>> stopping.best_step, stopping.stop
-        (1, True)
-    """
-
-    patience: int | None = None
-    best_loss: float | None = None
-    best_step: int | None = None
-    waited: int = 0
-
-    def update(self, step: int, loss: float) -> bool:
-        """Count a validation; returns whether it is the best so far. NaN never is."""
-        # A comparison with NaN is false, and so counts as no improvement.
-        if loss < (float("inf") if self.best_loss is None else self.best_loss):
-            self.best_loss, self.best_step, self.waited = loss, step, 0
-            return True
-        self.waited += 1
-        return False
-
-    @property
-    def stop(self) -> bool:
-        """Whether the run should stop."""
-        return self.patience is not None and self.waited >= self.patience
 
 
 class TrainState:

@@ -243,11 +243,16 @@ def bilinear(call: Call, input1: Any, input2: Any, weight: Tensor, bias: Any = N
     return y if bias is None else y + bias
 
 
-@structural("addcmul", "addcdiv")
+@structural("addcmul")
 def addcmul(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
-    """``input + value * tensor1 * tensor2``, or divided by tensor2."""
-    product = tensor1 * tensor2 if call.name == "addcmul" else tensor1 / tensor2
-    return input + product * value
+    """``input + value * tensor1 * tensor2``."""
+    return input + tensor1 * tensor2 * value
+
+
+@structural("addcdiv")
+def addcdiv(call: Call, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """``input + value * tensor1 / tensor2``."""
+    return input + tensor1 / tensor2 * value
 
 
 @structural("lerp")
