@@ -60,10 +60,11 @@ def measure(
             with Worker(sources[0], device, quick) as a, Worker(sources[1], device, quick) as b:
                 for name in [n for n in a.losses if n in b.losses and only in n]:
                     turns.setdefault(name, []).append(alternate(name, (a, b), rounds, seed))
-    rows = [summary(name, found) for name, found in turns.items()]
-    document = {**stamp(command, device), "old": old, "rows": rows}
-    if output is not None:
-        output.write_text(json.dumps(document, indent=1) + "\n")
+            rows = [summary(name, found) for name, found in turns.items()]
+            document = {**stamp(command, device), "old": old, "restarts": seed + 1, "rows": rows}
+            if output is not None:
+                output.write_text(json.dumps(document, indent=1) + "\n")
+    show(rows)
     return document
 
 
@@ -86,11 +87,17 @@ def summary(name: str, found: list[Turns]) -> dict[str, Any]:
     """
     old, new = (1e3 * float(np.median(np.concatenate(found)[:, k])) for k in (0, 1))
     ratios = np.array([np.median(turns[:, 1] / turns[:, 0]) for turns in found])
-    error = float(ratios.std(ddof=1) / len(ratios) ** 0.5)
-    ratio = float(np.median(ratios))
-    print(f"{name:44s} {old:9.3f} {new:9.3f} ms  x {ratio:.3f} +- {error:.3f}", flush=True)
-    row = {"loss": name, "old_ms": old, "new_ms": new, "ratio": ratio}
+    row = {"loss": name, "old_ms": old, "new_ms": new, "ratio": float(np.median(ratios))}
+    error = float(ratios.std(ddof=1) / len(ratios) ** 0.5) if len(ratios) > 1 else None
     return {**row, "standard_error": error, "ratios": ratios.tolist()}
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a line for every loss."""
+    for row in rows:
+        error = "?" if row["standard_error"] is None else f"{row['standard_error']:.3f}"
+        times = f"{row['old_ms']:9.3f} {row['new_ms']:9.3f} ms"
+        print(f"{row['loss']:44s} {times}  x {row['ratio']:.3f} +- {error}")
 
 
 class Worker:
