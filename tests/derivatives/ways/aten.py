@@ -63,6 +63,12 @@ ATEN = [
     ),
     Way("aten _softmax", lambda z, p: aten._softmax(z * p(3), 1, False)),
     Way("aten _safe_softmax", lambda z, p: aten._safe_softmax(z * p(3), 1)),
+    Way(
+        "aten _safe_softmax of an empty row",
+        lambda z, p: aten._safe_softmax(
+            torch.where(torch.tensor([True, False])[:, None], z[:, None] * p(3), -torch.inf), 2
+        ).flatten(1),
+    ),
     Way("aten _log_softmax", lambda z, p: aten._log_softmax(z * p(3), 1, False)),
     Way(
         "aten _adaptive_avg_pool2d",

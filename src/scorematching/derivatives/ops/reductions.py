@@ -55,6 +55,15 @@ def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, 
     return call.tape.dense(x, y, lambda u: y * (u - (y * u).sum(dim, keepdim=True)), second, x.axis)
 
 
+@structural("_safe_softmax")
+def safe_softmax(call: Call, x: Any, dim: Any, dtype: Any = None) -> Any:
+    """Softmax, with zeros where all entries are minus infinity."""
+    x = x if dtype is None else x.to(dtype)
+    empty = x.p.isneginf().all(dim, keepdim=True)
+    zero = x.p.new_zeros(())
+    return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, x), dim))
+
+
 @structural("log_softmax", "_log_softmax", "special_log_softmax")
 def log_softmax(
     call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any
