@@ -88,6 +88,10 @@ class Domain(Region):
             )
         weight_function(self.h)
 
+    def __repr__(self) -> str:
+        name = getattr(self.distance, "__name__", type(self.distance).__name__)
+        return f"Domain(distance={name}, h={self.h!r})"
+
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the boundary, ``(N,)``; negative outside."""
         found = self.distance(x)
