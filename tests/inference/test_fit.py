@@ -360,7 +360,9 @@ def test_no_minimum() -> None:
     def undefined(theta: dict[str, Tensor], x: Tensor) -> Tensor:
         return -0.5 * theta["a"].log() * x.square().sum(-1)
 
-    with pytest.raises(NotConvergedError, match="start must give a finite loss"):
+    with pytest.raises(
+        NotConvergedError, match=r"must be finite at the initial parameters, .* in 50 of 50 rows"
+    ):
         fit(undefined, normal_points(50, 1), start={"a": -1.0})
 
 
@@ -370,6 +372,14 @@ def test_a_model_with_kinks() -> None:
 
     with pytest.raises(sm.SmoothnessError):
         fit(kinked, normal_points(100, 2), start={"a": 1.0})
+
+
+def test_a_model_that_ignores_its_parameters() -> None:
+    def cut(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return -0.5 * theta["a"].detach() * x.square().sum(-1)
+
+    with pytest.raises(SingularInformationError, match=r"singular: .* do not determine \+1 a"):
+        fit(cut, normal_points(50, 2), start={"a": 1.0})
 
 
 START = {"precision": 1.0}
@@ -392,6 +402,7 @@ BAD = [
     (lambda x: fit(isotropic, x, start=START).conf_int(95), "alpha must be between"),
     (lambda x: fit(isotropic, x, start=START).wald_test(["a"]), "R must name parameters"),
     (lambda x: fit(isotropic, x, start=START).wald_test([[1.0, 2.0]]), "one column per parameter"),
+    (lambda x: fit(isotropic, x, start=START).wald_test([]), "one column per parameter"),
     (lambda x: fit(isotropic, x, start=START).wald_test([[1.0], [2.0]]), "independent rows"),
     (lambda x: fit(isotropic, x, start=START).wald_test([1.0], [0, 0]), "q must be a number"),
     (

@@ -1,4 +1,8 @@
-"""Robust fits by Windham's weights: points that are unlikely under the model count less."""
+"""Robust fits by Windham's weights: points that are unlikely under the model count less.
+
+Points with weights ``p^c`` have the density ``p^(1 + c)`` if p is right, so what is fitted to them
+is ``(1 + c) log p``. Weights and parameters are updated in turn until both agree.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,8 @@ def fit_robust(
 ) -> FitResult:
     """A fit in which point i has weight ``p(x_i)^power`` under the fitted model itself.
 
-    Weighted points have the density ``p^(1 + power)`` if p is right, so what is fitted to them is
-    ``(1 + power) log p``; weights and parameters are updated in turn until both agree. Outliers
-    have a small density and hardly count. Standard errors are those of this estimating equation,
-    the dependence of the weights on the parameters included.
+    Outliers have a small density and hardly count. Standard errors are those of this estimating
+    equation, the dependence of the weights on the parameters included.
 
     Args:
         model: a log-density, as for `fit`.
@@ -55,9 +57,6 @@ def fit_robust(
         log_weight: ``(theta, x) -> (N,)``, the part of the log-density that weights are made of;
             None takes all of it. A density that is infinite at the boundary needs another.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        Estimates, standard errors, tests and tables.
 
     Raises:
         NotConvergedError: if weights and parameters do not settle; try a smaller power.
