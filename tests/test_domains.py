@@ -404,6 +404,15 @@ def test_points_on_a_bound_have_weight_zero() -> None:
     assert loss.item() == -4.0  # h' s = -2 for each coordinate
 
 
+@pytest.mark.parametrize("loss", [sm.ScoreMatching, sm.SlicedScoreMatchingVR])
+def test_points_on_a_bound_with_an_infinite_score_are_named(loss: Any) -> None:
+    x = random((6, 2)) + 0.1
+    x[4, 1] = 0.0
+    model = sm.LogDensityField(lambda x: x.log().sum(-1) - x.sum(-1), check_smoothness=False)
+    with pytest.raises(ValueError, match=r"on the boundary must have a finite score, .*: 4; move"):
+        loss(domain=PositiveOrthant())(model, x)
+
+
 def test_zeros_are_moved_inside() -> None:
     x = torch.tensor([[0.0, 0.4, 0.6]], dtype=torch.float64)
     moved = Simplex.interior(x)

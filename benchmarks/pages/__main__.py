@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.harness.command import run_command
-from benchmarks.pages import density, estimators, objectives
+from benchmarks.pages import coverage, density, estimators, local_curvature, objectives
 
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
 Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
@@ -28,6 +28,8 @@ def write_pages(
         objectives.write(read("cpu"), read("gpu"), read("checks"), docs),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
+        coverage.write(read("coverage"), docs),
+        local_curvature.write(read("local_curvature"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pages import density, estimators, objectives
+from benchmarks.pages import coverage, density, estimators, local_curvature, objectives
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +21,8 @@ PAGES = {
     "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu"), numbers("checks")),
     "estimators": lambda: estimators.render(numbers("estimators")),
     "density": lambda: "\n".join(density.sections(numbers("density"))),
+    "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
+    "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
 }
 
 

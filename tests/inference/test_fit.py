@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import scorematching as sm
 from scorematching.inference import NotConvergedError, SingularInformationError, fit
+from scorematching.inference import problem as problem_module
 from scorematching.inference.fitting import independent
 from scorematching.inference.parameters import parametric
 from scorematching.inference.problem import Part, Problem
@@ -116,6 +117,38 @@ def test_derivatives_are_those_of_the_objective(objective: sm.Objective | None) 
     torch.testing.assert_close(
         found.hessian @ step.double(), (ahead - behind) / 2, rtol=1e-5, atol=1e-12
     )
+
+
+def test_backward_passes_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal_points(40, 2)
+    whole = fit(Normal(2), x).cov_params()
+    monkeypatch.setattr(problem_module, "CHUNK_NUMBERS", 100)
+    np.testing.assert_allclose(fit(Normal(2), x).cov_params(), whole, rtol=1e-10, atol=1e-14)
+    pull_back = problem_module._pull_back
+
+    def unbatched(g: Tensor, inputs: tuple[Tensor, ...], v: Tensor, batched: bool) -> list[Tensor]:
+        if batched:
+            raise RuntimeError("no batching rule")
+        return pull_back(g, inputs, v, batched)
+
+    monkeypatch.setattr(problem_module, "_pull_back", unbatched)
+    np.testing.assert_allclose(fit(Normal(2), x).cov_params(), whole, rtol=1e-10, atol=1e-14)
+
+
+def test_maximum_likelihood_has_the_same_errors_of_a_mean() -> None:
+    """Of the mean of normal points: the variance of the points over N."""
+    x = normal_points(300, 1)
+
+    def normal(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        z = (x[:, 0] - theta["mean"]) * theta["log_precision"].exp().sqrt()
+        return -0.5 * z.square() + 0.5 * theta["log_precision"]
+
+    start = {"mean": 0.0, "log_precision": 0.0}
+    for objective in (sm.MaximumLikelihood(), sm.ScoreMatching()):
+        result = fit(normal, x, objective, start=start)
+        assert result.params["mean"] == pytest.approx(x.mean().item(), rel=1e-8)
+        assert result.params["log_precision"] == pytest.approx(-x.var(correction=0).log().item())
+        assert result.bse["mean"] == pytest.approx((x.var(correction=0) / 300).sqrt().item())
 
 
 # Theorem 3 of Song et al. (2019), where V and W are known.
@@ -360,7 +393,9 @@ def test_no_minimum() -> None:
     def undefined(theta: dict[str, Tensor], x: Tensor) -> Tensor:
         return -0.5 * theta["a"].log() * x.square().sum(-1)
 
-    with pytest.raises(NotConvergedError, match="start must give a finite loss"):
+    with pytest.raises(
+        NotConvergedError, match=r"must be finite at the initial parameters, .* in 50 of 50 rows"
+    ):
         fit(undefined, normal_points(50, 1), start={"a": -1.0})
 
 
@@ -370,6 +405,14 @@ def test_a_model_with_kinks() -> None:
 
     with pytest.raises(sm.SmoothnessError):
         fit(kinked, normal_points(100, 2), start={"a": 1.0})
+
+
+def test_a_model_that_ignores_its_parameters() -> None:
+    def cut(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return -0.5 * theta["a"].detach() * x.square().sum(-1)
+
+    with pytest.raises(SingularInformationError, match=r"singular: .* do not determine \+1 a"):
+        fit(cut, normal_points(50, 2), start={"a": 1.0})
 
 
 START = {"precision": 1.0}
@@ -392,6 +435,7 @@ BAD = [
     (lambda x: fit(isotropic, x, start=START).conf_int(95), "alpha must be between"),
     (lambda x: fit(isotropic, x, start=START).wald_test(["a"]), "R must name parameters"),
     (lambda x: fit(isotropic, x, start=START).wald_test([[1.0, 2.0]]), "one column per parameter"),
+    (lambda x: fit(isotropic, x, start=START).wald_test([]), "one column per parameter"),
     (lambda x: fit(isotropic, x, start=START).wald_test([[1.0], [2.0]]), "independent rows"),
     (lambda x: fit(isotropic, x, start=START).wald_test([1.0], [0, 0]), "q must be a number"),
     (

@@ -242,6 +242,13 @@ def test_models_know_their_domain() -> None:
     assert "PositiveOrthant" in str(own.summary())
 
 
+def test_points_where_the_density_is_infinite_are_named() -> None:
+    x = tensor(rng().gamma(2.0, 1.0, (300, 1)))
+    x[[7, 250]] = 0.0
+    with pytest.raises(ValueError, match=r"2 of 300 rows that do not: 7, 250; move these rows"):
+        fit(models.PairwiseInteraction.gamma(1), x)
+
+
 BAD = [
     (lambda: models.PPI(3, beta=[0.0, -1.0, 0.0]), "numbers above -1"),
     (lambda: models.PPI(1), "dim must be at least 2"),

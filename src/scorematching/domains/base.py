@@ -88,6 +88,10 @@ class Domain(Region):
             )
         weight_function(self.h)
 
+    def __repr__(self) -> str:
+        name = getattr(self.distance, "__name__", type(self.distance).__name__)
+        return f"Domain(distance={name}, h={self.h!r})"
+
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the boundary, ``(N,)``; negative outside."""
         found = self.distance(x)
@@ -161,7 +165,7 @@ class DomainField(Field):
             u = self._directions(x, chunk.expand(len(chunk), *x.shape))
             s, curvature = self.base.score_and_curvature(x, u)
             total = total + len(chunk) * curvature
-        return self.domain.weigh(x, s), total + self._drift(x, s)
+        return self.domain.weigh(x, s), self._finite(x, total + self._drift(x, s))
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """``v.(W s)`` and the mean over v of ``(Wv)' (grad s) (Wv) + b.s``."""
@@ -178,7 +182,7 @@ class DomainField(Field):
     def _ask(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self._check(x)
         s, curvature = self.base.score_and_curvature(x, self._directions(x, directions(v, x)))
-        return s, curvature + self._drift(x, s)
+        return s, self._finite(x, curvature + self._drift(x, s))
 
     def _directions(self, x: Tensor, v: Tensor) -> Tensor:
         """``W v`` for directions ``(M, N, *event)``."""
@@ -193,6 +197,15 @@ class DomainField(Field):
         check_points(x)
         if can_read_values(x) and not x.is_cuda:
             self.domain.check(x.detach())
+
+    def _finite(self, x: Tensor, second: Tensor) -> Tensor:
+        """The second term, refused where points on the boundary make it infinite or NaN."""
+        if can_read_values(x) and not x.is_cuda and not bool(second.detach().isfinite().all()):
+            edge = self.domain.depth(x.detach()) == 0
+            bad = edge & ~second.detach().isfinite().reshape(len(x), -1).all(1)
+            wanted = "points on the boundary must have a finite score"
+            refuse_rows(bad, wanted, "move these rows into the domain")
+        return second
 
 
 def restrict(field: Field, domain: Region | None) -> Field:

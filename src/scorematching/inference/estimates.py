@@ -165,7 +165,7 @@ class Estimates:
         if all(isinstance(name, str) for name in R):
             R = np.eye(len(self.names))[[self._position(name) for name in R]]
         matrix = torch.as_tensor(np.atleast_2d(np.asarray(R, dtype=np.float64)))
-        if matrix.ndim != 2 or matrix.shape[1] != len(self.names):
+        if matrix.ndim != 2 or len(matrix) == 0 or matrix.shape[1] != len(self.names):
             raise ValueError(
                 f"R must have one column per parameter, shape (k, {len(self.names)}), got "
                 f"{tuple(matrix.shape)}; or pass names of parameters"

@@ -1,10 +1,10 @@
 """Fit a parametric model to a table of points, with standard errors.
 
-Sliced objectives draw the directions of each point once, independently of all other points.
+The estimate minimises the mean loss over all points, in float64, to convergence: in closed form
+where the loss is quadratic in the parameters, which is measured, and otherwise by L-BFGS and Newton
+steps. Sliced objectives draw the directions of each point once, independently of all other points.
 Balanced directions and `SplitRademacher` couple points, for which the sandwich is wrong, and are
-replaced by independent ones of the same distribution.
-
-Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
+replaced by independent ones.
 """
 
 from __future__ import annotations
@@ -46,28 +46,27 @@ def fit(
     generator: torch.Generator | None = None,
     check: bool = True,
 ) -> FitResult:
-    """Estimates of the parameters of a log-density, with standard errors and tests.
+    """Fit a parametric log-density to points by score matching, with standard errors.
 
-    The estimate minimises the mean loss over all points, in float64, to convergence: in closed
-    form where the loss is quadratic in the parameters, which is measured, and otherwise by L-BFGS
-    and Newton steps. Its covariance is the sandwich ``H^-1 K H^-1 / N`` with H the Hessian of the
-    mean loss and K the variance of the gradient of one point's loss: right also where the model is
-    not. Cost: P backward passes over the data for each Newton step.
+    The covariance of the estimate is the sandwich ``H^-1 K H^-1 / N`` with H the Hessian of the
+    mean loss and K the variance of one point's gradient: right also where the model is not. Cost: P
+    backward passes over the data for each Newton step; one step where there is a closed form.
 
     Args:
-        model: an `nn.Module` ``x -> (N,)`` with named parameters (those that need no gradient stay
-            as they are), a `VectorField` around one, or a function ``f(theta, x)`` with theta a
-            dict of tensors. The module itself is not changed.
+        model: an `nn.Module` ``x -> (N,)``, a `VectorField` around a score network, or a function
+            ``f(theta, x)`` with theta a dict of tensors. The module itself is not changed.
         X: points ``(N, *event)``: a tensor, an array or a table.
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
         weights: of the points, ``(N,)``, not negative; by default all equal.
-        domain: where the points live; by default the objective's, or the model's ``domain``.
-        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses the rest of
-            them, if entries are missing completely at random.
+        domain: where the points live, see `domains`; by default that of the objective, or of the
+            model if it has an attribute ``domain``.
+        missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses what was
+            observed in them, provided that entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
-        check: measure the model's smoothness and derivatives first.
+        check: measure the model's smoothness and derivatives first; False saves time where the
+            same model is fitted again and again.
 
     Raises:
         ValueError: if X is not a finite table, or has no more points than parameters.
@@ -75,13 +74,13 @@ def fit(
         NotConvergedError: if no minimum was found.
         SmoothnessError: if the model has kinks.
 
-    Example:
-        The precision of normal data, by its closed form ``1 / mean(x^2)``.
+    Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
 
+    Example:
+        >>> from scorematching.inference.models import Gaussian
         >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
-        >>> f = lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1)
-        >>> result = fit(f, x, start={"precision": 1.0})
-        >>> abs(result.params["precision"] - 1 / x.square().mean().item()) < 1e-12
+        >>> result = fit(Gaussian(1, centred=True), x)
+        >>> abs(result.params["precision[0,0]"] - 1 / x.square().mean().item()) < 1e-12
         True
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
@@ -207,7 +206,7 @@ def as_weights(weights: Any, num_points: int) -> Tensor:
 
 
 def independent(objective: Any) -> Objective:
-    """The objective with noise that is independent between points.
+    """The objective with noise that is independent between points, as the sandwich assumes.
 
     Raises:
         TypeError: if it has no loss that a fit can use.

@@ -47,11 +47,8 @@ def minimise(problem: Problem) -> Optimum:
     """
     start = problem.model.start
     found = problem.derivatives(start)
-    if not _finite(found):
-        raise NotConvergedError(
-            "start must give a finite loss and gradient, got NaN or infinity at the initial "
-            "parameters; choose another start, or check that the points suit the model"
-        )
+    if not all(bool(part.isfinite().all()) for part in found):
+        raise _not_finite(found)
     if is_quadratic(problem, start, found):
         require_regular(problem, found.hessian)
         theta = start - solve(found.hessian, found.gradient)
@@ -96,7 +93,7 @@ def require_regular(problem: Problem, hessian: Tensor) -> None:
     values, vectors = torch.linalg.eigh(hessian / d / d[:, None])
     if values[0] > RANK * values[-1]:
         return
-    kind = "singular" if values[0] > -RANK * values[-1] else "not positive definite"
+    kind = "singular" if values[0] >= -RANK * values[-1] else "not positive definite"
     raise SingularInformationError(
         f"the Hessian of the mean loss must be positive definite, got one that is {kind}: the "
         f"data do not determine {_combination(problem, vectors[:, 0] / d)}{_collinear(problem)}; "
@@ -183,5 +180,11 @@ def _not_converged(found: Derivatives) -> NotConvergedError:
     )
 
 
-def _finite(found: Derivatives) -> bool:
-    return all(bool(part.isfinite().all()) for part in found)
+def _not_finite(found: Derivatives) -> NotConvergedError:
+    rows = (~found.gradients.isfinite()).any(1).nonzero()[:, 0].tolist()
+    where = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+    return NotConvergedError(
+        "the loss and its gradient must be finite at the initial parameters, got NaN or infinity "
+        f"in {len(rows)} of {len(found.gradients)} rows ({where}); choose another start, or move "
+        "points away from where the log-density is infinite"
+    )

@@ -126,17 +126,22 @@ def _gradient(value: Tensor, theta: Tensor, create_graph: bool = False) -> Tenso
     return torch.zeros_like(theta) if g is None else g
 
 
+CHUNK_NUMBERS = 1 << 22
+"""Numbers that one batched backward pass may carry for the inputs alone."""
+
+
 def jacobian(g: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Derivatives of every entry of ``g: (P,)``, in batches where autograd can do that."""
     if not g.requires_grad:
         return [g.new_zeros(len(g), len(each)) for each in inputs]
+    size = max(1, CHUNK_NUMBERS // sum(len(each) for each in inputs))
     basis = torch.eye(len(g), dtype=g.dtype)
     try:
-        columns = _pull_back(g, inputs, basis, batched=True)
+        chunks = [_pull_back(g, inputs, part, batched=True) for part in basis.split(size)]
+        return [torch.cat(parts) for parts in zip(*chunks)]
     except RuntimeError:  # an operation whose backward pass cannot be batched
-        each = [_pull_back(g, inputs, row, batched=False) for row in basis]
-        columns = [torch.stack(parts) for parts in zip(*each)]
-    return columns
+        rows = [_pull_back(g, inputs, row, batched=False) for row in basis]
+        return [torch.stack(parts) for parts in zip(*rows)]
 
 
 def _pull_back(g: Tensor, inputs: tuple[Tensor, ...], v: Tensor, batched: bool) -> list[Tensor]:

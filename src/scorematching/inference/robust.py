@@ -1,4 +1,8 @@
-"""Robust fits by Windham's weights: points that are unlikely under the model count less."""
+"""Robust fits by Windham's weights: points that are unlikely under the model count less.
+
+Points with weights ``p^c`` have the density ``p^(1 + c)`` if p is right, so what is fitted to them
+is ``(1 + c) log p``. Weights and parameters are updated in turn until both agree.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,8 @@ def fit_robust(
 ) -> FitResult:
     """A fit in which point i has weight ``p(x_i)^power`` under the fitted model itself.
 
-    Weighted points have the density ``p^(1 + power)`` if p is right, so what is fitted to them is
-    ``(1 + power) log p``; weights and parameters are updated in turn until both agree. Outliers
-    have a small density and hardly count. Standard errors are those of this estimating equation,
-    the dependence of the weights on the parameters included.
+    Outliers have a small density and hardly count. Standard errors are those of this estimating
+    equation, the dependence of the weights on the parameters included.
 
     Args:
         model: a log-density, as for `fit`.
