@@ -9,6 +9,9 @@ from scorematching.evaluation.fid.distances import (
     kernel_distance,
 )
 from scorematching.evaluation.fid.inception import inception
+from scorematching.evaluation.ksd.discrepancy import kernel_stein_discrepancy
+from scorematching.evaluation.ksd.hypotheses import Fitted, Fixed, Split
+from scorematching.evaluation.ksd.testing import KSDTest, ksd_test
 from scorematching.evaluation.log_z.ais import Annealing, Bracket, ais, bidirectional
 from scorematching.evaluation.log_z.annealed import AnnealedLogZ, ais_log_z
 from scorematching.evaluation.log_z.decoders import (
@@ -33,9 +36,13 @@ __all__ = [
     "DecoderLikelihood",
     "Estimate",
     "FeatureMoments",
+    "Fitted",
+    "Fixed",
+    "KSDTest",
     "LogLikelihood",
     "LogZEstimate",
     "NormalPixels",
+    "Split",
     "ais",
     "ais_log_z",
     "bidirectional",
@@ -48,6 +55,8 @@ __all__ = [
     "importance_log_z",
     "inception",
     "kernel_distance",
+    "kernel_stein_discrepancy",
+    "ksd_test",
     "log_likelihood",
     "score_matching_loss",
     "score_matching_losses",
