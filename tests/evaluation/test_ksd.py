@@ -20,8 +20,8 @@ from scorematching.evaluation import (
     ksd_test,
 )
 from scorematching.evaluation.ksd import stein_kernel, testing
-from scorematching.evaluation.ksd.scores import scores_at
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
+from scorematching.evaluation.scores import scores_at
 from scorematching.kernels import fit_stein
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY, ROUTES

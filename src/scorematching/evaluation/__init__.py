@@ -1,7 +1,8 @@
 """Evaluation of fitted models, with standard errors."""
 
 from scorematching.distributions.observations import BernoulliPixels, NormalPixels
-from scorematching.evaluation.estimate import Estimate, compare
+from scorematching.evaluation.compare import Comparison, compare
+from scorematching.evaluation.estimate import Estimate, paired_difference
 from scorematching.evaluation.fid.distances import (
     FeatureMoments,
     feature_moments,
@@ -33,6 +34,7 @@ __all__ = [
     "Annealing",
     "BernoulliPixels",
     "Bracket",
+    "Comparison",
     "DecoderLikelihood",
     "Estimate",
     "FeatureMoments",
@@ -58,6 +60,7 @@ __all__ = [
     "kernel_stein_discrepancy",
     "ksd_test",
     "log_likelihood",
+    "paired_difference",
     "score_matching_loss",
     "score_matching_losses",
     "sliced_fisher_divergence",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching.evaluation.ksd.scores import scores_at
+from scorematching.evaluation.scores import scores_at
 from scorematching.kernels import Kernel, kernel_for, squared_distances
 from scorematching.kernels.distances import difference_products
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scorematching._checks import check_points
 from scorematching.distributions import Distribution
-from scorematching.fields import Field, LogDensityField
+from scorematching.fields import Field, LogDensityField, VectorField
 from scorematching.types import Vector
 
 _BATCH_SIZE = 1024
@@ -57,6 +57,37 @@ def score_function(model: Any, x: Tensor) -> Vector:
     if not callable(model):
         raise TypeError(f"the model must be {KINDS}, got {type(model).__name__}")
     return model if _returns_vectors(model, x) else LogDensityField(model, feature_axes=0).score
+
+
+def field_at(model: Any, X: Any) -> tuple[Field, Tensor]:
+    """The field of a model, whose derivatives can be taken, and points in the form that it takes.
+
+    Args:
+        model: as for `scores_at`, except numbers and estimators outside the library, which have no
+            derivatives.
+        X: points ``(N, *event)``, a tensor or an array.
+
+    Returns:
+        The field, and the points as a tensor.
+
+    Raises:
+        TypeError: the model cannot be differentiated.
+    """
+    if hasattr(model, "_field") and hasattr(model, "_queries"):  # a ScoreEstimator
+        return model._field(), model._queries(X.cpu().numpy() if isinstance(X, Tensor) else X)
+    x = torch.as_tensor(X)
+    check_points(x, "X")
+    if isinstance(model, Field):
+        return model, x
+    if isinstance(model, Tensor) or not callable(model):
+        raise TypeError(
+            f"the model must be one whose score can be differentiated, got {type(model).__name__}; "
+            "pass a Field, an estimator of this library, or a function of tensors that returns "
+            "log-densities (N,) or scores of the shape of x"
+        )
+    with torch.no_grad():
+        vectors = _returns_vectors(model, x[:_BATCH_SIZE])
+    return VectorField(model) if vectors else LogDensityField(model, feature_axes=0), x
 
 
 def _returns_vectors(model: Any, x: Tensor) -> bool:
