@@ -10,9 +10,11 @@ from scorematching.evaluation.fid.distances import (
     kernel_distance,
 )
 from scorematching.evaluation.fid.inception import inception
+from scorematching.evaluation.ksd.control_variates import ControlledMean, control_variate
 from scorematching.evaluation.ksd.discrepancy import kernel_stein_discrepancy
 from scorematching.evaluation.ksd.hypotheses import Fitted, Fixed, Split
 from scorematching.evaluation.ksd.testing import KSDTest, ksd_test
+from scorematching.evaluation.ksd.thinning import stein_thin
 from scorematching.evaluation.log_z.ais import Annealing, Bracket, ais, bidirectional
 from scorematching.evaluation.log_z.annealed import AnnealedLogZ, ais_log_z
 from scorematching.evaluation.log_z.decoders import (
@@ -35,6 +37,7 @@ __all__ = [
     "BernoulliPixels",
     "Bracket",
     "Comparison",
+    "ControlledMean",
     "DecoderLikelihood",
     "Estimate",
     "FeatureMoments",
@@ -49,6 +52,7 @@ __all__ = [
     "ais_log_z",
     "bidirectional",
     "compare",
+    "control_variate",
     "decoder_bracket",
     "decoder_log_likelihood",
     "feature_moments",
@@ -64,4 +68,5 @@ __all__ = [
     "score_matching_loss",
     "score_matching_losses",
     "sliced_fisher_divergence",
+    "stein_thin",
 ]
