@@ -7,7 +7,15 @@ question and does arithmetic. Everything public is a log-density: larger is like
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scorematching import datasets, distributions, evaluation, models, samplers, training
+from scorematching import (
+    datasets,
+    distributions,
+    evaluation,
+    inference,
+    models,
+    samplers,
+    training,
+)
 from scorematching.capture import CapturedStep, compile_step
 from scorematching.diagnostics import check_model, explain
 from scorematching.entropy import entropy_surrogate
@@ -89,6 +97,7 @@ __all__ = [
     "estimators",
     "evaluation",
     "explain",
+    "inference",
     "models",
     "parzen_sigma",
     "samplers",

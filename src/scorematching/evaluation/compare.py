@@ -102,16 +102,16 @@ def compare(
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
     check_generator(generator, torch.empty(0))
     seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0
-    objective = ScoreMatching() if objective is None else objective
     losses = [_losses(model, X, objective, seed) for model in (a, b)]
     return Comparison(
         paired_difference(*losses), Estimate.of(losses[0]), Estimate.of(losses[1]), level
     )
 
 
-def _losses(model: Any, X: Any, objective: Objective, seed: int) -> Tensor:
+def _losses(model: Any, X: Any, objective: Objective | None, seed: int) -> Tensor:
     """Losses of a model at all points, ``(N,)``."""
-    field, x = field_at(model, X)
+    field, x = field_at(model, X, whole_space=objective is None)
+    objective = ScoreMatching() if objective is None else objective
     generator = torch.Generator(x.device).manual_seed(seed)
     with torch.no_grad():
         batches = [objective(field, batch, generator) for batch in x.split(_BATCH_SIZE)]

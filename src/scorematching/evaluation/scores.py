@@ -15,8 +15,8 @@ from scorematching.types import Vector
 _BATCH_SIZE = 1024
 
 KINDS = (
-    "a Field, a Distribution, an estimator with grad_log_density, a function that returns "
-    "log-densities (N,) or scores of the shape of x, or a tensor of scores"
+    "a Field, a Distribution, an estimator with grad_log_density, the result of a fit, a "
+    "function that returns log-densities (N,) or scores of the shape of x, or a tensor of scores"
 )
 
 
@@ -52,20 +52,24 @@ def score_function(model: Any, x: Tensor) -> Vector:
     """The score of a model as a function; a bare callable is called at x to see what it returns."""
     if isinstance(model, Field | Distribution):
         return model.score
+    _check_domain(model)
     if callable(getattr(model, "grad_log_density", None)):
         return lambda x: torch.as_tensor(model.grad_log_density(x.cpu().numpy())).to(x)
+    if hasattr(model, "cov_params") and callable(getattr(model, "predict", None)):
+        return lambda x: torch.as_tensor(model.predict(x, "score")).to(x)
     if not callable(model):
         raise TypeError(f"the model must be {KINDS}, got {type(model).__name__}")
     return model if _returns_vectors(model, x) else LogDensityField(model, feature_axes=0).score
 
 
-def field_at(model: Any, X: Any) -> tuple[Field, Tensor]:
+def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tensor]:
     """The field of a model, whose derivatives can be taken, and points in the form that it takes.
 
     Args:
         model: as for `scores_at`, except numbers and estimators outside the library, which have no
             derivatives.
         X: points ``(N, *event)``, a tensor or an array.
+        whole_space: refuse an estimator whose density ends at a boundary.
 
     Returns:
         The field, and the points as a tensor.
@@ -74,6 +78,8 @@ def field_at(model: Any, X: Any) -> tuple[Field, Tensor]:
         TypeError: the model cannot be differentiated.
     """
     if hasattr(model, "_field") and hasattr(model, "_queries"):  # a ScoreEstimator
+        if whole_space:
+            _check_domain(model)
         return model._field(), model._queries(X.cpu().numpy() if isinstance(X, Tensor) else X)
     x = torch.as_tensor(X)
     check_points(x, "X")
@@ -88,6 +94,17 @@ def field_at(model: Any, X: Any) -> tuple[Field, Tensor]:
     with torch.no_grad():
         vectors = _returns_vectors(model, x[:_BATCH_SIZE])
     return VectorField(model) if vectors else LogDensityField(model, feature_axes=0), x
+
+
+def _check_domain(model: Any) -> None:
+    """Refuse estimators of densities that do not vanish at the boundary of their domain."""
+    domain = getattr(model, "domain_", None)
+    if domain is not None:
+        raise ValueError(
+            f"the model must have a density on all of space, got one on the {domain} orthant; "
+            "there, integration by parts leaves a term at the boundary: compare such models by "
+            "their own score(X)"
+        )
 
 
 def _returns_vectors(model: Any, x: Tensor) -> bool:
