@@ -16,7 +16,7 @@ from scorematching.fields import VectorField
 from scorematching.inference.graphical.calibration import loss_scale
 from scorematching.inference.graphical.kinds import Weight, check_domain, find_kind
 from scorematching.inference.graphical.path import Array, Path, follow, largest_penalty
-from scorematching.inference.graphical.quadratic import Quadratic
+from scorematching.inference.graphical.quadratic import Problem, Quadratic
 from scorematching.inference.graphical.selection import (
     count_edges,
     extended_bic,
@@ -155,10 +155,10 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self._scales = _scales(x) if self.scale else torch.ones_like(x[0])
         z = x / self._scales
         total = self._quadratic(z)
-        lambdas = self._penalties(total)
-        path = self._follow(total, lambdas)
-        models: Models = self._refitted(total, path) if self.refit else list(path)
-        self._store(lambdas, path, models, *self._criteria(z, total, lambdas, models))
+        problem = total.problem(self.fit_location)
+        lambdas = self._penalties(problem, total.count)
+        path, models = self._follow(problem, lambdas, total.count)
+        self._store(lambdas, path, models, *self._criteria(z, total, problem, lambdas, models))
         self._store_model(total, models[self.path_.chosen or 0])
 
     def _field(self) -> VectorField:
@@ -175,47 +175,46 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
     def _quadratic(self, z: Tensor) -> Quadratic:
         return Quadratic.of(z, self._kind, Weight(self.weight, self.cut))
 
-    def _penalties(self, total: Quadratic) -> Array:
+    def _penalties(self, problem: Problem, n: int) -> Array:
         if self.penalty is not None:
             return np.array([float(self.penalty)])
-        problem = total.problem(self.fit_location).with_multiplier(self._multiplier(total))
-        largest = max(largest_penalty(problem), 1e-12)
+        largest = max(largest_penalty(self._conditioned(problem, n)), 1e-12)
         return np.geomspace(largest, self.min_penalty_ratio * largest, self.num_penalties)
 
-    def _multiplier(self, total: Quadratic) -> float:
-        if self.diagonal_multiplier is not None:
-            return self.diagonal_multiplier
-        return default_multiplier(total.count, len(total.g))
+    def _conditioned(self, problem: Problem, n: int) -> Problem:
+        """The problem with the diagonal multiplier, in which edges are searched."""
+        multiplier = self.diagonal_multiplier
+        if multiplier is None:
+            multiplier = default_multiplier(n, len(problem.g))
+        return problem.with_multiplier(multiplier)
 
-    def _follow(self, total: Quadratic, lambdas: Array) -> list[Tensor]:
-        problem = total.problem(self.fit_location).with_multiplier(self._multiplier(total))
-        return follow(problem, lambdas, Control(self.tol, self.max_iter))
-
-    def _refitted(self, total: Quadratic, path: list[Tensor]) -> Models:
+    def _follow(self, problem: Problem, lambdas: Array, n: int) -> tuple[list[Tensor], Models]:
+        """The path of n points, and the models that are compared."""
+        control = Control(self.tol, self.max_iter)
+        path = follow(self._conditioned(problem, n), lambdas, control)
+        if not self.refit:
+            return path, list(path)
         # Of d log(D) points or fewer, d neighbours of a node cannot be told from others.
-        most = max(1.0, total.count / (2 * math.log(len(total.g))))
-        return refit_all(total.problem(self.fit_location), path, max_degree=most)
+        most = max(1.0, n / (2 * math.log(len(problem.g))))
+        return path, refit_all(problem, path, max_degree=most)
 
     def _criteria(
-        self, z: Tensor, total: Quadratic, lambdas: Array, models: Models
+        self, z: Tensor, total: Quadratic, problem: Problem, lambdas: Array, models: Models
     ) -> tuple[Array | None, Array | None]:
         """Extended BIC and held-out loss, of which the one that was asked for is not None."""
+        n, location = total.count, self.fit_location
         if self.penalty is not None:
             return None, None
         if self.selection == "ebic":
-            problem = total.problem(self.fit_location)
-            weight = Weight(self.weight, self.cut)
-            scale = loss_scale(z, self._kind, weight, total, self.fit_location)
-            n = total.count
+            scale = loss_scale(z, self._kind, Weight(self.weight, self.cut), total, location)
             return extended_bic(problem, models, n / scale, n, self.ebic_gamma), None
-        order = torch.randperm(len(z), generator=self._generator(self.random_state))
+        order = torch.randperm(n, generator=self._generator(self.random_state))
         folds = [self._quadratic(z[part]) for part in order.tensor_split(self.cv)]
 
         def solve(train: Quadratic) -> Models:
-            path = self._follow(train, lambdas)
-            return self._refitted(train, path) if self.refit else list(path)
+            return self._follow(train.problem(location), lambdas, train.count)[1]
 
-        return None, held_out_losses(total, folds, solve, self.fit_location)
+        return None, held_out_losses(total, folds, solve, location)
 
     def _store(
         self,

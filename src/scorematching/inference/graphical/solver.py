@@ -21,7 +21,8 @@ class Pairs:
 
     Entries are a vector ``theta: (m,)``, the diagonal first. For nodes with different gamma, the
     blocks of gamma between the neighbours of each node are copied once, padded to the largest
-    number of neighbours d, so that a product costs ``D d^2`` instead of ``D^3``.
+    number of neighbours d, so that a product costs ``D d^2`` instead of ``D^3``; not so if d is
+    more than half of D.
 
     Args:
         problem: the whole problem.
@@ -37,13 +38,16 @@ class Pairs:
         self.j = torch.cat([diagonal, upper[:, 1]])
         self.off_diagonal = self.i != self.j
         self.dim = dim
-        if len(problem.gamma) == 1:
-            self._columns = diagonal.expand(dim, dim)
-            place = self._columns
-            self._product: Callable[[Tensor], Tensor] = lambda K: K @ problem.gamma[0]
+        mask = mask | torch.eye(dim, dtype=torch.bool, device=mask.device)
+        width = int(mask.sum(1).max())
+        if len(problem.gamma) == 1 or 2 * width > dim:
+            self._columns = place = diagonal.expand(dim, dim)
+            self._product: Callable[[Tensor], Tensor] = problem.products
         else:
-            self._columns, place = _neighbours(mask | torch.eye(dim, dtype=torch.bool))
-            blocks = _blocks(problem.gamma, self._columns)
+            self._columns, place = _neighbours(mask, width)
+            blocks = problem.gamma[
+                diagonal[:, None, None], self._columns[:, :, None], self._columns[:, None, :]
+            ]
             self._product = lambda K: torch.bmm(blocks, K[:, :, None])[:, :, 0]
         width = self._columns.shape[1]
         self._here = self.i * width + place[self.i, self.j]
@@ -78,19 +82,10 @@ class Pairs:
         return (flat[self._here] + flat[self._there]) / 2
 
 
-def _neighbours(mask: Tensor) -> tuple[Tensor, Tensor]:
+def _neighbours(mask: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Columns of the neighbours of each node, ``(D, d)``, and the place of each column in them."""
-    width = int(mask.sum(1).max())
     order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
     return order[:, :width], order.argsort(dim=1)
-
-
-def _blocks(gamma: Tensor, columns: Tensor) -> Tensor:
-    """``gamma_j`` between the neighbours of j, ``(D, d, d)``."""
-    if columns.shape[1] == len(gamma):
-        return torch.stack([gamma[j][c][:, c] for j, c in enumerate(columns)])
-    nodes = torch.arange(len(gamma), device=gamma.device)[:, None, None]
-    return gamma[nodes, columns[:, :, None], columns[:, None, :]]
 
 
 class Control(NamedTuple):
