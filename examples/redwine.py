@@ -31,7 +31,12 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching.datasets import Dequantise, Split, Whiten, load, split
-from scorematching.evaluation import Estimate, compare, score_matching_loss, score_matching_losses
+from scorematching.evaluation import (
+    Estimate,
+    paired_difference,
+    score_matching_loss,
+    score_matching_losses,
+)
 from scorematching.training import TrainConfig, train
 
 NOISE = 0.05  # standard deviation in whitened units, as in Song et al. (2019)
@@ -209,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, log_density in {"network": network, **baselines}.items()
     }
     estimates = {name: Estimate.of(loss) for name, loss in losses.items()}
-    differences = {name: compare(losses["network"], losses[name]) for name in baselines}
+    differences = {name: paired_difference(losses["network"], losses[name]) for name in baselines}
     console.print(results_table(estimates, differences))
 
     options.output.mkdir(parents=True, exist_ok=True)

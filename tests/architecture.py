@@ -66,7 +66,7 @@ TREES = ("reproduction", "benchmarks")
 OUTSIDE = {*TREES, "examples", "tests"}
 """What stands beside the package in a clone and is not installed with it."""
 
-FOUNDATIONS = {"estimators": {"sklearn"}}
+FOUNDATIONS = {"estimators": {"sklearn"}, "inference": {"sklearn"}}
 """What some areas are built on, and import at module level; they are loaded when asked for."""
 
 

@@ -221,7 +221,7 @@ class TestFit:
         model = DKEF(2, num_inducing=30, num_kernels=2, width=8, generator=seeded(0)).double()
         fit_dkef(model, sm.SlicedScoreMatchingVR(), train, valid, config, generator=seeded(1))
         gaussian = Gaussian(train.mean(0), train.mT.cov())
-        difference = sm.evaluation.compare(
+        difference = sm.evaluation.paired_difference(
             score_matching_losses(model, test), score_matching_losses(gaussian, test)
         )
         assert difference.mean < -5 * difference.standard_error

@@ -14,8 +14,8 @@ from scorematching import LogDensityField, ScoreMatching, VectorField
 from scorematching.distributions import Gaussian
 from scorematching.evaluation import (
     Estimate,
-    compare,
     fisher_divergence,
+    paired_difference,
     score_matching_loss,
     score_matching_losses,
     sliced_fisher_divergence,
@@ -229,12 +229,12 @@ def test_paired_difference_is_sharper_than_the_means(generator: torch.Generator)
     x = DATA.sample(2000, generator)
     better = Gaussian(mean=DATA.mean, covariance=MODEL.covariance)
     a, b = score_matching_losses(better, x), score_matching_losses(MODEL, x)
-    difference = compare(a, b)
+    difference = paired_difference(a, b)
     assert difference == Estimate.of(a - b)
     assert difference.mean + 5 * difference.standard_error < 0
     apart = math.hypot(Estimate.of(a).standard_error, Estimate.of(b).standard_error)
     assert difference.standard_error < apart
-    assert compare(b, a).mean == -difference.mean
+    assert paired_difference(b, a).mean == -difference.mean
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,13 @@ def test_paired_difference_is_sharper_than_the_means(generator: torch.Generator)
         (lambda x: score_matching_loss(3, x), TypeError, "must be callable"),
         (lambda x: fisher_divergence(MODEL, MODEL, x), ValueError, "score must return one vector"),
         (lambda x: fisher_divergence(MODEL, lambda x: 1, x), ValueError, "got int; it is grad log"),
-        (lambda x: compare(x[:, 0], x[:1, 0]), ValueError, r"same points as a_losses \(5 of them"),
-        (lambda x: compare(x, x), ValueError, r"a_losses must have shape \(N,\)"),
-        (lambda x: compare([1.0], [2.0]), TypeError, "a_losses must be a torch.Tensor"),
+        (
+            lambda x: paired_difference(x[:, 0], x[:1, 0]),
+            ValueError,
+            r"same points as a_losses \(5 of them",
+        ),
+        (lambda x: paired_difference(x, x), ValueError, r"a_losses must have shape \(N,\)"),
+        (lambda x: paired_difference([1.0], [2.0]), TypeError, "a_losses must be a torch.Tensor"),
         (lambda x: Estimate.of(x[:0, 0]), ValueError, r"values must have shape \(N,\) with N >= 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A mean over points with its standard error, and the comparison of two models."""
+"""A mean over points with its standard error, and that of paired differences."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Estimate:
         return f"{self.mean:.{places}f} +- {self.standard_error:.{places}f} (n={self.count})"
 
 
-def compare(a_losses: Tensor, b_losses: Tensor) -> Estimate:
+def paired_difference(a_losses: Tensor, b_losses: Tensor) -> Estimate:
     """Mean of ``a - b`` over the same points: negative if model a is better.
 
     The standard error of the paired differences is usually far smaller than those of the means.
@@ -64,8 +64,8 @@ def compare(a_losses: Tensor, b_losses: Tensor) -> Estimate:
 
     Example:
         >>> import torch
-        >>> print(compare(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([2.0, 7.0, 12.0])))
-        -2.0 +- 0.6 (n=3)
+        >>> print(paired_difference(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 7.0])))
+        -1.5 +- 0.5 (n=2)
     """
     _check_values(a_losses, "a_losses")
     _check_values(b_losses, "b_losses")

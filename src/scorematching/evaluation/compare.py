@@ -1,0 +1,118 @@
+"""Which of two models is closer to the data, by paired differences of their losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_generator, is_number
+from scorematching.evaluation.estimate import Estimate, paired_difference
+from scorematching.evaluation.scores import field_at
+from scorematching.objectives import Objective, ScoreMatching
+
+_BATCH_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of `compare`.
+
+    Attributes:
+        difference: mean of ``loss_a - loss_b`` over the points; negative if a is better.
+        a: mean loss of the first model.
+        b: mean loss of the second.
+        level: of the test of equal losses.
+
+    Example:
+        >>> same, better = Estimate(-1.0, 0.1, 50), Estimate(-1.5, 0.1, 50)
+        >>> print(Comparison(Estimate(0.5, 0.1, 50), a=same, b=better))
+        b is better: loss a - b = 0.50 +- 0.10 (n=50), p = 5.7e-07
+    """
+
+    difference: Estimate
+    a: Estimate
+    b: Estimate
+    level: float = 0.05
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of the hypothesis that both have the same expected loss (normal limit)."""
+        mean, error = abs(self.difference.mean), self.difference.standard_error
+        if error == 0:
+            return float(mean == 0)
+        return math.erfc(mean / error / math.sqrt(2))
+
+    @property
+    def better(self) -> str | None:
+        """``"a"`` or ``"b"``; None if the data do not decide."""
+        if self.p_value > self.level:
+            return None
+        return "a" if self.difference.mean < 0 else "b"
+
+    def __str__(self) -> str:
+        """The verdict, the difference with its standard error, and the p-value."""
+        verdict = "undecided" if self.better is None else f"{self.better} is better"
+        return f"{verdict}: loss a - b = {self.difference}, p = {self.p_value:.2g}"
+
+
+def compare(
+    a: Any,
+    b: Any,
+    X: Any,
+    objective: Objective | None = None,
+    level: float = 0.05,
+    generator: torch.Generator | None = None,
+) -> Comparison:
+    """Compare two models on held-out points by their score-matching losses.
+
+    The mean difference estimates the difference of the two Fisher divergences from the data, in
+    which everything unknown cancels. Both models are evaluated at the same points, so its standard
+    error is usually far smaller than those of the two losses.
+
+    Args:
+        a: the first model: a `Field`, a fitted estimator of this library, or a function of tensors
+            that returns log-densities ``(N,)`` or scores of the shape of x.
+        b: the second model; the two may be of different kinds.
+        X: points ``(N, *event)`` that neither was fitted to, a tensor or an array.
+        objective: loss to compare; None is exact score matching. Random directions are drawn from
+            the same seed for both, and should be independent between points (``balanced=False``).
+        level: of the test behind the verdict.
+        generator: source of randomness, for objectives that need it.
+
+    Returns:
+        Difference, losses, p-value and verdict.
+
+    Raises:
+        TypeError: a model has no score that can be differentiated.
+        ValueError: there are fewer than two points.
+
+    Example:
+        >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+        >>> narrow = lambda x: -x.square().sum(-1)  # a log-density
+        >>> compare(lambda x: -x, narrow, x).better  # the first is a score, and the true one
+        'a'
+    """
+    if not is_number(level) or not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level!r}; 0.05 is usual")
+    if len(X) < 2:
+        raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
+    check_generator(generator, torch.empty(0))
+    seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0
+    losses = [_losses(model, X, objective, seed) for model in (a, b)]
+    return Comparison(
+        paired_difference(*losses), Estimate.of(losses[0]), Estimate.of(losses[1]), level
+    )
+
+
+def _losses(model: Any, X: Any, objective: Objective | None, seed: int) -> Tensor:
+    """Losses of a model at all points, ``(N,)``."""
+    field, x = field_at(model, X, whole_space=objective is None)
+    objective = ScoreMatching() if objective is None else objective
+    generator = torch.Generator(x.device).manual_seed(seed)
+    with torch.no_grad():
+        batches = [objective(field, batch, generator) for batch in x.split(_BATCH_SIZE)]
+    return torch.cat(batches).double().cpu()

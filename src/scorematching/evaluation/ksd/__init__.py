@@ -1,0 +1,1 @@
+"""Kernel Stein discrepancy: tests of fit, thinning and control variates from one kernel."""

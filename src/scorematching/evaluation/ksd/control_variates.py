@@ -1,0 +1,125 @@
+"""Control functionals: expectations over a model with far less noise than a plain mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorematching._checks import check_count, check_points, check_positive
+from scorematching.evaluation.estimate import Estimate
+from scorematching.evaluation.ksd.stein_kernel import SteinKernel
+
+
+@dataclass(frozen=True)
+class ControlledMean:
+    """The outcome of `control_variate`.
+
+    Attributes:
+        controlled: the estimate with the control functional.
+        plain: the mean of f over the points.
+
+    Example:
+        >>> found = ControlledMean(Estimate(1.0, 0.01, 100), Estimate(1.1, 0.1, 100))
+        >>> round(found.variance_ratio, 4)
+        0.01
+    """
+
+    controlled: Estimate
+    plain: Estimate
+
+    @property
+    def variance_ratio(self) -> float:
+        """Variance of the controlled estimate over that of the plain mean."""
+        return (self.controlled.standard_error / self.plain.standard_error) ** 2
+
+
+def control_variate(
+    f: Callable[[Tensor], Tensor] | Tensor,
+    x: Tensor,
+    score: Any,
+    kernel: str = "rbf",
+    bandwidth: float | None = None,
+    ridge: float = 1e-6,
+    folds: int = 5,
+) -> ControlledMean:
+    """The expectation of f over a model, from points of that model and its score.
+
+    With u the Stein kernel, f is fitted by ``c + sum_j a_j u(x_j, x)``, of which all but c has mean
+    zero over the model. The estimate is the mean of the values ``f(x_i) - sum_j a_j u(x_j, x_i)``,
+    where a is fitted without the fold of x_i: it is unbiased, and has a standard error.
+
+    Cost: N^3 and memory for N^2 numbers; up to some thousand points.
+
+    Args:
+        f: a function ``(N, *event) -> (N,)``, or its values at x.
+        x: independent points ``(N, *event)`` drawn from the model.
+        score: of the model: a function that returns scores of the shape of x or log-densities
+            ``(N,)``, a `Field`, a `Distribution`, an estimator, or a tensor of scores at x.
+        kernel: "rbf", better for smooth f, or "imq".
+        bandwidth: of the kernel; None is the median distance between the points. A larger one is
+            often better for smooth f: choose the one with the least standard error.
+        ridge: added to the kernel matrix, relative to its mean diagonal.
+        folds: number of folds, consecutive in x.
+
+    Returns:
+        The estimate, and the plain mean beside it.
+
+    Raises:
+        TypeError: score has no score.
+        ValueError: f returns another shape or values that are not finite, or there are too few
+            points.
+
+    Reference: Oates, Girolami and Chopin (2017), *Control functionals for Monte Carlo integration*.
+
+    Example:
+        >>> x = torch.randn(200, 1, generator=torch.Generator().manual_seed(0)).double()
+        >>> found = control_variate(lambda x: x[:, 0] ** 2, x, lambda x: -x, bandwidth=2.0)
+        >>> abs(found.controlled.mean - 1) < 0.01, found.variance_ratio < 0.01
+        (True, True)
+    """
+    check_points(x)
+    check_positive(ridge, "ridge", "1e-6 suits most functions")
+    check_count(folds, "folds", "5 is usual")
+    if not 2 <= folds <= len(x) // 2:
+        raise ValueError(
+            f"folds must lie between 2 and half the number of points, got {folds} for {len(x)} "
+            "points; 5 is usual"
+        )
+    values = _values(f, x)
+    u = SteinKernel.of(score, x, kernel, bandwidth).matrix()
+    u.diagonal().add_(ridge * u.diagonal().mean())
+    fold = torch.arange(len(x), device=x.device) * folds // len(x)
+    residuals = torch.empty_like(values)
+    for k in range(folds):
+        out, rest = fold == k, fold != k
+        a = _coefficients(u[rest][:, rest], values[rest])
+        residuals[out] = values[out] - u[out][:, rest] @ a
+    return ControlledMean(Estimate.of(residuals), Estimate.of(values))
+
+
+def _coefficients(u: Tensor, values: Tensor) -> Tensor:
+    """The solution a of ``u a + c = values`` with ``sum(a) = 0``."""
+    both = torch.cholesky_solve(
+        torch.stack([torch.ones_like(values), values], dim=1), torch.linalg.cholesky(u)
+    )
+    of_ones, of_values = both.unbind(1)
+    return of_values - of_values.sum() / of_ones.sum() * of_ones
+
+
+def _values(f: Any, x: Tensor) -> Tensor:
+    """Checked values of f at x, in double precision."""
+    with torch.no_grad():
+        values = f if isinstance(f, Tensor) else f(x)
+    if not isinstance(values, Tensor) or values.shape != x.shape[:1]:
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"f must return one number per point, shape ({len(x)},), got {shape}; "
+            "for several functions call it several times"
+        )
+    if not bool(values.isfinite().all()):
+        raise ValueError("f must be finite, got NaN or infinity; leave such points out")
+    return values.detach().double()

@@ -1,0 +1,106 @@
+"""The comparison of two models: closed forms, kinds of models, verdicts, errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator
+
+import scorematching as sm
+from scorematching import LogDensityField, VectorField
+from scorematching.distributions import Gaussian
+from scorematching.evaluation import Estimate, compare, score_matching_losses
+from scorematching.evaluation.compare import Comparison
+from tests.statistics import assert_mean
+from tests.tolerances import ROUTES
+
+F64 = torch.float64
+NARROW = Gaussian(torch.zeros(2, dtype=F64), 0.5 * torch.eye(2, dtype=F64))
+
+
+def points(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, 2, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def test_difference_by_hand():
+    """Scores -x and -2x: the losses are |x|^2 / 2 - 2 and 2 |x|^2 - 4."""
+    x = points(50)
+    r2 = x.square().sum(1)
+    wanted = Estimate.of((r2 / 2 - 2) - (2 * r2 - 4))
+    found = compare(lambda x: -x, NARROW, x)
+    assert found.difference.mean == pytest.approx(wanted.mean, rel=ROUTES)
+    assert found.difference.standard_error == pytest.approx(wanted.standard_error, rel=ROUTES)
+    assert found.b.mean == pytest.approx((2 * r2 - 4).mean().item(), rel=ROUTES)
+
+
+def test_difference_is_that_of_fisher_divergences():
+    """On N(0, I) the divergences of the two are 0 and ``0.5 E|x|^2 = 1``."""
+    found = [compare(lambda x: -x, NARROW, points(100, s)).difference.mean for s in range(200)]
+    assert_mean(torch.tensor(found, dtype=F64), -1.0, detect=0.2)
+
+
+def test_kinds_of_models():
+    x = points(40)
+    estimator = sm.SteinScoreEstimator().fit(points(60, 1).numpy())
+    wanted = score_matching_losses(NARROW, x)
+    kinds = [NARROW, lambda x: NARROW.log_density(x), LogDensityField(NARROW)]
+    kinds += [NARROW.score, VectorField(NARROW.score)]
+    for kind in kinds:
+        for X in (x, x.numpy()):
+            assert compare(kind, estimator, X).a.mean == pytest.approx(wanted.mean().item())
+    assert compare(estimator, NARROW, x).a.mean == pytest.approx(-estimator.score(x.numpy()))
+
+
+def test_the_same_model_twice():
+    same = compare(NARROW, NARROW.score, points(30))
+    assert same.difference.mean == pytest.approx(0, abs=ROUTES)
+    assert compare(NARROW, NARROW, points(30)).p_value == 1.0
+
+
+def test_verdicts():
+    estimates = {"a": Estimate(0.0, 1.0, 9), "b": Estimate(0.0, 1.0, 9)}
+    for mean, wanted in ((-3.0, "a"), (3.0, "b"), (1.0, None)):
+        found = Comparison(Estimate(mean, 1.0, 9), **estimates)
+        assert found.better == wanted
+        assert found.p_value == pytest.approx(math.erfc(abs(mean) / 2**0.5))
+    assert str(found).startswith("undecided: loss a - b = 1.0 +- 1.0 (n=9), p = 0.3")
+
+
+def test_level_and_direction():
+    """Two models that are equally far from the data differ at 5% in one data set of twenty."""
+    left, right = (lambda x: -0.5 - x), (lambda x: 0.5 - x)
+    found = [compare(left, right, points(60, s)).better is not None for s in range(800)]
+    assert_mean(torch.tensor(found, dtype=F64), 0.05, detect=0.08)
+
+
+def test_random_objectives_share_their_directions():
+    """With the same directions, models that differ by a constant score differ by no curvature."""
+    x = points(30)
+    objective = sm.SlicedScoreMatchingVR(projection=sm.Gaussian())
+    generator = torch.Generator().manual_seed(0)
+    found = compare(lambda x: -x, lambda x: 1 - x, x, objective, generator=generator)
+    wanted = (0.5 * x.square().sum(1) - 0.5 * (1 - x).square().sum(1)).mean().item()
+    assert found.difference.mean == pytest.approx(wanted, rel=ROUTES)
+
+
+class Foreign(BaseEstimator):
+    def grad_log_density(self, X):
+        return -np.asarray(X)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: compare(Foreign(), NARROW, x), TypeError, "whose score can be differentiated"),
+        (lambda x: compare(-x, NARROW, x), TypeError, "got Tensor"),
+        (lambda x: compare(NARROW, NARROW, x[:1]), ValueError, "two points or more"),
+        (lambda x: compare(NARROW, NARROW, x, level=2), ValueError, "level must lie"),
+        (lambda x: compare(NARROW, NARROW, x / 0), ValueError, "X must be finite"),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call(points(5))
