@@ -25,7 +25,7 @@ import scorematching as sm
 from benchmarks.harness.command import Docs, Output, Smoke, Threads, command_line, run_command
 from benchmarks.harness.provenance import stamp
 from benchmarks.pages import local_curvature as page
-from scorematching.variance.report import VarianceRow
+from scorematching.diagnostics.variance.report import VarianceRow
 
 HOME = Path(__file__).parent
 SIGMAS = (0.01, 0.03, 0.1, 0.3, 1.0)

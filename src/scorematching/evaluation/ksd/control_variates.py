@@ -92,13 +92,18 @@ def control_variate(
     values = _values(f, x)
     u = SteinKernel.of(score, x, kernel, bandwidth).matrix()
     u.diagonal().add_(ridge * u.diagonal().mean())
-    fold = torch.arange(len(x), device=x.device) * folds // len(x)
+    return ControlledMean(Estimate.of(_residuals(u, values, folds)), Estimate.of(values))
+
+
+def _residuals(u: Tensor, values: Tensor, folds: int) -> Tensor:
+    """``f(x_i) - sum_j a_j u(x_j, x_i)`` with a from the other folds, ``(N,)``."""
+    fold = torch.arange(len(u), device=u.device) * folds // len(u)
     residuals = torch.empty_like(values)
     for k in range(folds):
         out, rest = fold == k, fold != k
         a = _coefficients(u[rest][:, rest], values[rest])
         residuals[out] = values[out] - u[out][:, rest] @ a
-    return ControlledMean(Estimate.of(residuals), Estimate.of(values))
+    return residuals
 
 
 def _coefficients(u: Tensor, values: Tensor) -> Tensor:

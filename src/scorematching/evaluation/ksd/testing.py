@@ -75,9 +75,6 @@ def ksd_test(
             chain in its order, such as one over its correlation time.
         generator: source of randomness; None is torch's default generator.
 
-    Returns:
-        Statistic, p-value and null distribution.
-
     Raises:
         TypeError: the model is not one of the three.
         ValueError: there are too few points, or an option is unknown.
