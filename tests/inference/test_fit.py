@@ -182,7 +182,7 @@ THEOREM = [
 
 @pytest.mark.parametrize("objective", THEOREM, ids=str)
 def test_theorem_3(objective: sm.Objective, generator: torch.Generator) -> None:
-    n, repeats = 1000, 2000
+    n, repeats = 500, 1500
     expected = theorem(objective)
     x = torch.randn(n, D, generator=generator, dtype=torch.float64)
     result = fit(isotropic, x, objective, start={"precision": 1.0}, generator=generator)
