@@ -13,6 +13,7 @@ Example:
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -30,7 +31,13 @@ from benchmarks.harness.provenance import stamp
 from benchmarks.pages import coverage as coverage_page
 from scorematching.distributions import StudentT
 from scorematching.domains import PositiveOrthant
-from scorematching.inference import FitResult, fit, models
+from scorematching.inference import (
+    FitResult,
+    NotConvergedError,
+    SingularInformationError,
+    fit,
+    models,
+)
 
 HOME = Path(__file__).parent
 LEVEL = 0.95
@@ -120,12 +127,22 @@ def dataset(name: str, seed: int, points: int) -> dict[str, Any]:
     case = cases()[name]
     generator = torch.Generator().manual_seed(seed)
     x = case.draw(points, generator)
-    found = {}
-    for label, objective in objectives():
+    return {
+        label: one_fit(case, x, objective, generator, seed) for label, objective in objectives()
+    }
+
+
+def one_fit(
+    case: Case, x: Tensor, objective: sm.Objective, generator: torch.Generator, seed: int
+) -> list[list[float]]:
+    """Estimates, standard errors and, for a few, the predicted inflation; NaN for a refused fit."""
+    try:
         result = fit(case.model, x, objective, case.start, generator=generator, check=seed == 0)
-        found[label] = [list(result.params.values()), list(result.bse.values())]
-        if seed < PREDICTED and label != "SM":
-            found[label].append(predicted(result, objective))
+    except (NotConvergedError, SingularInformationError):
+        return [[math.nan] * len(case.truth)] * 2
+    found = [list(result.params.values()), list(result.bse.values())]
+    if seed < PREDICTED and not isinstance(objective, sm.ScoreMatching):
+        found.append(predicted(result, objective))
     return found
 
 
@@ -163,15 +180,20 @@ def summarise(name: str, found: list[dict[str, Any]]) -> Iterator[dict[str, Any]
     exact = np.array([data["SM"][0] for data in found])
     for label in found[0]:
         estimates, errors = (np.array([data[label][i] for data in found]) for i in (0, 1))
+        fitted = np.isfinite(estimates + exact).all(1)
+        covered = abs(estimates - np.array(list(truth.values()))) <= half * errors
+        failures = int((~np.isfinite(estimates).all(1)).sum())
+        estimates, errors = estimates[fitted], errors[fitted]
         off = estimates - np.array(list(truth.values()))
         forecasts = [data[label][2] for data in found if len(data[label]) > 2]
-        ratio, error = inflation(estimates, exact)
+        ratio, error = inflation(estimates, exact[fitted])
         for j, parameter in enumerate(truth):
             yield {
                 "model": name,
                 "objective": label,
                 "parameter": parameter,
-                "coverage": float((abs(off[:, j]) <= half * errors[:, j]).mean()),
+                "coverage": float(covered[:, j].mean()),
+                "failures": failures,
                 "bias_over_sd": float(off[:, j].mean() / estimates[:, j].std()),
                 "mean_se_over_sd": float(errors[:, j].mean() / estimates[:, j].std()),
                 "inflation": float(ratio[j]),

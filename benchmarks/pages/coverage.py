@@ -65,8 +65,15 @@ def verdict(document: dict[str, Any]) -> str:
     expected = (1 - erf(2 / sqrt(2))) * len(rows)
     return (
         f"Of {len(rows)} intervals {two} are more than two standard errors from 95% (chance alone "
-        f"gives {expected:.0f} on average); the farthest is {max(off):.1f} standard errors off."
+        f"gives {expected:.0f} on average); the farthest is {max(off):.1f} standard errors off. "
+        f"Fits that were refused, which count as not covering: {_failures(rows)}."
     )
+
+
+def _failures(rows: list[dict[str, Any]]) -> int:
+    """Over all models and objectives."""
+    counts = {(row["model"], row["objective"]): row["failures"] for row in rows}
+    return sum(counts.values())
 
 
 def worst_prediction(document: dict[str, Any]) -> tuple[float, float]:

@@ -22,8 +22,9 @@ larger sigma the trace is that of a wider neighbourhood, so the gradient is bias
 Measured with a network of two layers of 64 units on a mixture of three normal distributions in
 {dim} dimensions, batches of {batch}. Variance is that of the parameter gradient over draws of
 the noise, as `variance_report` gives it, with one draw per point for all; time is that of loss
-and gradient, relative to SSM-VR with signs; error is the distance of the expected gradient from
-that of exact score matching, relative to the latter.
+and gradient, relative to SSM-VR with signs (a median, which other work of the machine disturbs);
+error is the distance of the expected gradient from that of exact score matching, relative to the
+latter, and zero where it is below the noise of the measurement.
 """
 
 HEADINGS = (

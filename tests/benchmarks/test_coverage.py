@@ -53,8 +53,23 @@ def test_inflation_is_a_ratio_of_variances() -> None:
     assert abs(ratio[0] - 2) < 5 * error[0] < 0.5
 
 
+def test_a_refused_fit_does_not_cover() -> None:
+    truth = list(coverage.cases()["truncated normal"].truth.values())
+    near = [[[t + 0.01 * k for t in truth], [0.1, 0.1]] for k in range(4)]
+    refused = [[float("nan")] * 2] * 2
+    found = [{"SM": fitted, "SSM": fitted} for fitted in near]
+    found[2]["SSM"] = refused
+    found[3]["SM"] = [[t + 1 for t in truth], [0.1, 0.1]]
+    rows = {r["objective"]: r for r in coverage.summarise("truncated normal", found)}
+    assert rows["SSM"]["failures"] == 1 and rows["SM"]["failures"] == 0
+    assert rows["SSM"]["coverage"] == rows["SM"]["coverage"] == 0.75
+
+
 def test_verdict_counts_what_is_off() -> None:
-    rows = [{"coverage": c} for c in (0.95, 0.94, 0.96, 0.9)]
+    rows = [
+        {"coverage": c, "failures": 0, "model": "a", "objective": "SM"}
+        for c in (0.95, 0.94, 0.96, 0.9)
+    ]
     text = page.verdict({"rows": rows, "level": 0.95, "datasets": 2000})
     assert text.startswith("Of 4 intervals 3 are more than two standard errors") and "10.3" in text
 

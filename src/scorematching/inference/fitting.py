@@ -126,7 +126,8 @@ def prepare(
     objective = on_domain(objective, domain, model)
     check_generator(generator, x)
     _require_more_points(len(x), own)
-    seed = int(torch.randint(2**62, (), generator=generator))
+    noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))
+    seed = int(torch.randint(2**62, (), generator=generator)) if noisy else 0
     parts = _parts(x, own, objective, missing, seed)
     return Prepared(Problem(own, parts, as_weights(weights, len(x))), objective, seed + 1)
 
