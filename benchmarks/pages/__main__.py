@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.harness.command import run_command
-from benchmarks.pages import density, estimators, objectives
+from benchmarks.pages import density, estimators, graphs, ksd, objectives
 
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
 Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
@@ -28,6 +28,8 @@ def write_pages(
         objectives.write(read("cpu"), read("gpu"), docs),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
+        ksd.write(read("ksd"), docs),
+        graphs.write(read("graphs"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

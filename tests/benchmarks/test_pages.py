@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pages import density, estimators, objectives
+from benchmarks.pages import density, estimators, graphs, ksd, objectives
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +21,8 @@ PAGES = {
     "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu")),
     "estimators": lambda: estimators.render(numbers("estimators")),
     "density": lambda: "\n".join(density.sections(numbers("density"))),
+    "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
 
 
