@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.harness.command import run_command
-from benchmarks.pages import coverage, density, estimators, local_curvature, objectives
+from benchmarks.pages import (
+    coverage,
+    density,
+    estimators,
+    graphs,
+    ksd,
+    local_curvature,
+    objectives,
+)
 
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
 Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
@@ -30,6 +38,8 @@ def write_pages(
         density.write(read("density"), docs),
         coverage.write(read("coverage"), docs),
         local_curvature.write(read("local_curvature"), docs),
+        ksd.write(read("ksd"), docs),
+        graphs.write(read("graphs"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pages import coverage, density, estimators, local_curvature, objectives
+from benchmarks.pages import (
+    coverage,
+    density,
+    estimators,
+    graphs,
+    ksd,
+    local_curvature,
+    objectives,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +31,8 @@ PAGES = {
     "density": lambda: "\n".join(density.sections(numbers("density"))),
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
+    "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
 
 
