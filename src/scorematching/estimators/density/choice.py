@@ -20,8 +20,8 @@ from scorematching.estimators.density.selection import (
 )
 from scorematching.estimators.density.stacking import Stack, stacking_weights
 
-_MIN_WEIGHT, _MIN_GAIN = 0.01, 0.03
-_MAX_ENTRIES = 40_000
+_MIN_WEIGHT, _MIN_GAIN = 0.01, 0.1
+_MAX_ENTRIES = 11_000
 """Entries of a table above which slow candidates see three folds only."""
 
 Report = Callable[[str], None]

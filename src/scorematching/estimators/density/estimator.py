@@ -86,6 +86,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         weights_: weights of the parts of the base, by name.
         tilt_size_: a; zero if the base stands alone.
         held_out_log_likelihood_: mean cross-validated log-density of the base, per row of X.
+        scaling_: the map of modelled columns to standardised ones, the space of `density_`.
         whitening_: the map of modelled columns to z, a `scorematching.datasets.Transform`.
         validation_loss_: held-out loss of the tilt over that of the base, or that of NICE.
         n_steps_: training steps taken.
@@ -211,7 +212,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         """
         s, _ = self._standardised(X)
         scores = torch.cat([self.density_.score(part) for part in s.split(_BATCH_SIZE)])
-        return to_array(self.table_.widen(scores / self._scale.std))
+        return to_array(self.table_.widen(scores / self.scaling_.std))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Minus the score-matching loss of held-out points, in the whitened space.
@@ -257,7 +258,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         check_is_fitted(self)
         check_count(n_samples, "n_samples", "draw one point or more")
         s = self.density_.sample(n_samples, self._generator(random_state))
-        x = to_array(self.table_.restore(self._scale.inverse(s)))
+        x = to_array(self.table_.restore(self.scaling_.inverse(s)))
         return x if self._frame is None else self._frame(x, columns=self.feature_names_in_)
 
     def fit(self, X: ArrayLike, y: Any = None) -> DensityEstimator:
@@ -290,17 +291,17 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         r = self.table_.reduce(x)
         if self.dequantise:
             r = Dequantise.fit(r)(r, generator)
-        self._scale: Standardise = robust_standardise(r)
-        s = self._scale(r)
+        self.scaling_: Standardise = robust_standardise(r)
+        s = self.scaling_(r)
         self._whiten: Whiten = robust_whiten(s)
-        self.whitening_: Transform = Compose(self._scale, self._whiten)
+        self.whitening_: Transform = Compose(self.scaling_, self._whiten)
         if self.noise:
             s = self._blurred(s, generator)
-        learned = learn_density(self, s, self._scale, self._whiten, objective, generator)
+        learned = learn_density(self, s, self.scaling_, self._whiten, objective, generator)
         self.density_: Distribution = learned.density
         self.weights_, self.tilt_size_ = learned.weights, learned.tilt_size
         self.validation_loss_, self.n_steps_ = learned.validation_loss, learned.steps
-        log_det = self._scale.log_abs_det(s[:1]).item()
+        log_det = self.scaling_.log_abs_det(s[:1]).item()
         self.held_out_log_likelihood_ = learned.held_out_log_likelihood + log_det
         rows = s[:: -(-len(s) // _MAX_THRESHOLD_ROWS)]
         with torch.no_grad():
@@ -329,10 +330,10 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         x = self._queries(X)
         self.table_.warn_if_off(x)
         r = self.table_.reduce(x)
-        return self._scale(r), self._scale.log_abs_det(r)
+        return self.scaling_(r), self.scaling_.log_abs_det(r)
 
     def _field(self) -> Field:
-        return VectorField(lambda x: self.density_.score(self._scale(x)) / self._scale.std)
+        return VectorField(lambda x: self.density_.score(self.scaling_(x)) / self.scaling_.std)
 
     def _normaliser(self) -> Normaliser:
         check_is_fitted(self)

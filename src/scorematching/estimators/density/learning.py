@@ -114,8 +114,8 @@ def _tilted(
     points, valid = with_scores(train), with_scores(held)
     learned = learn_tilt(points, valid, objective, options, generator)
     held_out = base.log_densities.mean().item()
-    if learned is None:
-        report("tilt: training diverged, the base stands alone")
+    if learned is None or (settings.calibrate and learned.validation_loss >= 0):
+        report("tilt: none, since training does not lower the held-out loss of the base")
         return Learned(base.distribution, held_out, base.weights)
     size = _size(settings, base, lambda s: learned.tilt(whiten(s)), held, generator)
     report(f"tilt: size {size.size:.2f}, held-out gain {size.gain:.3f}, error {size.error:.3f}")

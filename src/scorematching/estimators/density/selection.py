@@ -14,7 +14,7 @@ from scorematching.errors import DivergedError
 Fit = Callable[[Tensor, Tensor, torch.Generator], Distribution]
 """Fits a distribution to training points; the second argument is points held out from them."""
 
-_MANY, _MOST = 3000, 10_000
+_FEW, _MANY, _MOST = 1000, 3000, 10_000
 _SINGLE_SPLIT, _MAX_HELD_OUT = 0.1, 5000
 
 
@@ -132,8 +132,11 @@ def attempt(candidate: Candidate, folds: Folds, generator: torch.Generator) -> T
 
 
 def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) -> Iterator[Trial]:
-    """Trials of candidates in order of complexity, until the likelihood falls twice."""
-    best, worse = -torch.inf, 0
+    """Trials of candidates in order of complexity, until the likelihood falls.
+
+    With few points, where a single fall may be noise, until it has fallen twice in a row.
+    """
+    best, worse, patience = -torch.inf, 0, 2 if len(folds.x) < _FEW else 1
     for candidate in family:
         trial = attempt(candidate, folds, generator)
         if trial is None:
@@ -141,5 +144,5 @@ def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) 
         yield trial
         worse = 0 if trial.mean > best else worse + 1
         best = max(best, trial.mean)
-        if worse == 2:
+        if worse == patience:
             return

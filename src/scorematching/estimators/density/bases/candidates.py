@@ -22,7 +22,7 @@ from scorematching.estimators.density.selection import Candidate, Fit
 NAMES = ("gaussian", "student-t", "kde", "mixture", "maf", "nsf")
 """Bases by name; "auto" is all of them, flows where zuko is installed."""
 
-_COMPONENTS = (2, 3, 4, 6, 8, 11, 15, 20)
+_COMPONENTS = (2, 3, 4, 6, 9, 13, 20)
 _POINTS_PER_COMPONENT, _MIN_FLOW_POINTS = 8, 50
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import warnings
 from typing import Any
@@ -20,7 +21,7 @@ KINDS = ("maf", "nsf")
 _TRANSFORMS = {"maf": 3, "nsf": 2}
 _HIDDEN = {"maf": (64, 64), "nsf": (64,)}
 _LR, _MAX_NORM, _INITIAL_SIZE = 5e-3, 5.0, 0.1
-_BATCH_SIZE, _LARGE_BATCH, _MAX_EPOCHS, _MAX_STEPS, _PATIENCE = 128, 512, 150, 1500, 10
+_MAX_EPOCHS, _MAX_STEPS, _PATIENCE = 150, 1500, 10
 _CHUNK = 4096
 
 
@@ -65,9 +66,10 @@ class Flow(Distribution):
 
     @torch.no_grad()
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        inverse = self.module.transform(None).inv
-        noise = self._normal((n, self.dim), generator)
-        return torch.cat([inverse(part) for part in noise.split(_CHUNK)])
+        # Autoregressive flows are inverted column by column; single precision is twice as fast.
+        inverse = copy.deepcopy(self.module.transform).float()(None).inv
+        noise = self._normal((n, self.dim), generator).float()
+        return torch.cat([inverse(part) for part in noise.split(_CHUNK)]).to(self._like)
 
 
 def has_flows() -> bool:
@@ -106,7 +108,7 @@ def fit_flow(
     """
     with seeded(generator):
         module = FlowModule(_transform(kind, x.shape[1])).to(x.device)
-    batch = min(_BATCH_SIZE if len(x) < 10_000 else _LARGE_BATCH, len(x))
+    batch = min(_batch_size(len(x)), len(x))
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
@@ -127,6 +129,11 @@ def fit_flow(
         progress=progress,
     )
     return Flow(module.to(x.dtype), x.shape[1])
+
+
+def _batch_size(n: int) -> int:
+    """Points per step: more where there are more, so that steps are used well."""
+    return 128 if n < 1000 else 256 if n < 10_000 else 512
 
 
 def _transform(kind: str, dim: int) -> Any:

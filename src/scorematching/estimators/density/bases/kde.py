@@ -11,7 +11,7 @@ from scorematching.distributions import Distribution
 
 _MAX_CENTRES = 5000
 _CHUNK_ENTRIES = 2**22
-_MAX_QUERIES = 1000
+_MAX_QUERIES = 500
 
 
 class KernelDensity(Distribution):
@@ -87,4 +87,4 @@ def _bandwidth(centres: Tensor) -> float:
     def likelihood(h: float) -> float:
         return (-0.5 * squares / h**2).logsumexp(1).mean().item() - d * math.log(h)
 
-    return max((silverman * 2 ** (step / 4) for step in range(-16, 9)), key=likelihood)
+    return max((silverman * 2 ** (step / 3) for step in range(-12, 7)), key=likelihood)

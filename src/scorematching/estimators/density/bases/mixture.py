@@ -13,7 +13,7 @@ from torch import Tensor
 from scorematching.distributions import GaussianMixture
 from scorematching.estimators.density.bases.seeds import draw_seed
 
-_MAX_POINTS, _ITERATIONS = 20_000, 100
+_MAX_POINTS, _ITERATIONS = 10_000, 100
 
 
 def fit_mixture(
@@ -26,7 +26,7 @@ def fit_mixture(
     """A mixture of normal distributions with a given number of components.
 
     Args:
-        x: points ``(N, D)``, standardised or whitened; more than 20,000 are thinned.
+        x: points ``(N, D)``, standardised or whitened; more than 10,000 are thinned.
         components: K.
         covariance: "full", one for each component; "tied", one for all; or "diag".
         ridge: added to every variance. At whitened points it shrinks all covariances towards
