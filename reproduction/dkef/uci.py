@@ -136,7 +136,7 @@ def _table(config: Config, job: Job, generator: torch.Generator) -> Tensor:
     x = load(config.dataset, job.data_dir).x
     if config.dataset == "parkinsons":
         return x[:, drop_correlated(x)]
-    return Dequantise.fit(x)(x, generator)
+    return Dequantise.fit(x, gaps=1.0, every_column=True)(x, generator)
 
 
 def train_model(

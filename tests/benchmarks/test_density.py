@@ -1,84 +1,96 @@
-"""The benchmark of density estimators: losses in closed form, margins, and the page."""
+"""The benchmark of density estimators: tables, peers, margins, resuming, and the page."""
 
 from __future__ import annotations
 
-import math
+import json
 
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KernelDensity
 
-from benchmarks import density as benchmark
+from benchmarks.density import __main__ as command
+from benchmarks.density import measure, peers, summary, tables
 from benchmarks.pages import density as density_page
-from tests import oracles
-
-F64 = torch.float64
+from tests.estimators.density.tables import normal
 
 
-def test_kernel_losses_are_those_of_scikit_learns_estimate(generator):
-    centres = torch.randn(20, 3, generator=generator, dtype=F64)
-    x = torch.randn(6, 3, generator=generator, dtype=F64)
-
-    def log_density(x):
-        return (-0.5 * (x[:, None] - centres).square().sum(-1) / 0.6**2).logsumexp(-1)
-
-    expected = oracles.score_matching(log_density, x)
-    torch.testing.assert_close(benchmark.kernel_losses(centres, 0.6, x), expected)
-    constant = 20 * (2 * math.pi * 0.6**2) ** 1.5
-    theirs = KernelDensity(bandwidth=0.6).fit(centres.numpy()).score_samples(x.numpy())
-    np.testing.assert_allclose(log_density(x).numpy() - math.log(constant), theirs)
+@pytest.mark.parametrize("name", ["iris", "two moons", "diabetes", "wine", "five blobs"])
+def test_tables_are_standardised_and_hold_rows_out(name):
+    train, test = tables.split(tables.NINE[name], 1000)
+    assert np.isfinite(train).all() and len(test) == round(0.3 * (len(train) + len(test)))
+    np.testing.assert_allclose(train.std(0), 1.0)
+    assert len(np.unique(train[:, 0])) == len(train)  # no rounded values are left
+    again, _ = tables.split(tables.NINE[name], 1000)
+    np.testing.assert_array_equal(train, again)
 
 
-def test_margins_and_verdicts():
-    """Better by 1 in both, the same at every point, but for a constant known to 0.3."""
-    x = torch.arange(4.0)
-    mine, other = benchmark.Held(x, x, 0.3, {}), benchmark.Held(x + 1, x - 1, 0.0, {})
-    margins = {"over other": benchmark.margin(mine, other)}
-    assert margins["over other"] == pytest.approx(
-        {"loss": 1.0, "loss_error": 0.0, "log_density": 1.0, "log_density_error": 0.3}
-    )
-    cells = [{"problem": "p", "margins": margins}] * 4
-    loss, gain = benchmark.verdicts(cells)
-    assert loss["won"] and gain["won"] and gain["error_over_points"] == pytest.approx(0.15)
-    worse = [{"problem": "p", "margins": {"over other": benchmark.margin(other, mine)}}]
-    assert not any(row["won"] for row in benchmark.verdicts(worse))
+def test_there_are_nine_and_ten():
+    assert len(tables.NINE) == 9 and len(tables.TEN) == 10
+    assert not set(tables.NINE) & set(tables.TEN)
 
 
-def test_gains_at_copied_and_new_rows():
-    mine = benchmark.Held(torch.zeros(4), torch.tensor([1.0, 2.0, 3.0, 5.0]), 0.0, {})
-    other = benchmark.Held(torch.zeros(4), torch.zeros(4), 0.0, {})
-    found = benchmark.copies(mine, other, torch.tensor([True, True, False, False]))
-    expected = {"share": 0.5, "copied": 1.5, "new": 4.0, "new_error": 1.0}
-    assert found == pytest.approx(expected)
+def test_peers_fit_a_gaussian(generator):
+    """Each comes within a quarter of a nat of the truth."""
+    x, test = normal(2).sample(400, generator), normal(2).sample(400, generator)
+    truth = normal(2)(test).mean().item()
+    for name in ("KDE", "mixture"):
+        fit = peers.peers()[name](x, 0)
+        assert fit(test).mean().item() > truth - 0.25
+        assert fit.sample(5, generator).shape == (5, 2)
 
 
-def test_only_distinct_rows_have_no_copies():
-    assert benchmark.wines(1000, distinct=True).copied is None
-    assert 0.1 < benchmark.wines(1000, distinct=False).copied.double().mean() < 0.4
+def test_classifier_sees_a_shift_and_nothing_else(generator):
+    x, y = normal(3).sample(300, generator), normal(3).sample(300, generator)
+    assert measure.classifier_auc(x + 1.0, y, 0) > 0.8
+    assert 0.4 < measure.classifier_auc(x, y, 0) < 0.6
 
 
-@pytest.mark.parametrize("name", benchmark.PROBLEMS)
-def test_problems_are_whitened_and_hold_points_out(name):
-    problem, other = benchmark.PROBLEMS[name](1000), benchmark.PROBLEMS[name](1001)
-    assert problem.train.mean(0).abs().max() < 0.02
-    assert (problem.train.T.cov() - torch.eye(problem.train.shape[1])).abs().max() < 0.02
-    assert not torch.equal(problem.test, other.test)
-    assert torch.cdist(problem.test, problem.train).min() > 1e-6
+def made_up(table, seed, gain):
+    """A cell in which ours is better than a mixture by a constant at every row."""
+    values = np.random.default_rng(seed).normal(size=50)
+
+    def row(shift):
+        numbers = {"log_density": (values + shift).mean(), "loss": -1.0, "auc": 0.5 + shift / 10}
+        return {**numbers, "seconds": 1.0, "tilt_size": 0.0, "at_points": (values + shift).tolist()}
+
+    methods = {"ours": row(gain), "KDE": row(-1.0), "mixture": row(0.0), "NSF": {"failure": "no"}}
+    points = {"train": 70, "test": 50, "columns": 3}
+    return {"table": table, "seed": seed, "points": points, "methods": methods}
 
 
-def test_the_page_is_written(tmp_path):
-    numbers = {"loss": -3.0, "log_density": -9.0, "cpu_seconds": 2.0}
-    margins = {f"over {o}": {k: 0.5 for k in MARGIN} for o in ("KDE", "Gaussian")}
-    one = {"problem": "p", "methods": {"DKEF": numbers}, "margins": margins}
-    one["copies"] = {"share": 0.25, "copied": -4.0, "new": 1.0, "new_error": 0.2}
-    cells = [{**one, "seed": seed} for seed in (0, 1)]
-    document = {**benchmark.describe("python -m benchmarks.density --smoke"), "cells": cells}
-    document["verdicts"] = benchmark.verdicts(cells)
+def test_margins_are_paired_and_over_the_best():
+    cells = [made_up("iris", seed, gain) for seed, gain in ((0, 0.4), (1, 0.6))]
+    (row,) = summary.summarise(cells)
+    assert (row["best"], row["verdict"]) == ("mixture", "better")
+    assert row["margin"] == pytest.approx(0.5) and row["error"] == pytest.approx(0.1)
+    worse = summary.summarise([made_up("iris", 0, -0.2)])
+    assert worse[0]["verdict"] == "worse"
+
+
+def test_the_page_shows_losses_as_losses(tmp_path):
+    cells = [made_up("iris", 0, -0.2), made_up("circles", 0, 0.2)]
+    document = command.describe("python -m benchmarks.density", cells)
     page = density_page.write(document, tmp_path).read_text()
-    assert "python -m benchmarks.density --smoke" in page and "-9.00 (0.00)" in page
-    assert "25 % of the test rows" in page and "+1.00 (error 0.14)" in page
-    assert (tmp_path / "img" / "density-margins.png").stat().st_size > 5000
+    assert "**worse**" in page and "The nine tables, *ours*: 0 better, 0 equal, 1 worse." in page
+    assert (tmp_path / "img" / "density-margins.png").stat().st_size > 3000
+    assert "at_points" not in json.dumps(document)
 
 
-MARGIN = ("loss", "loss_error", "log_density", "log_density_error")
+def test_an_interrupted_run_goes_on(tmp_path, capsys):
+    lines = tmp_path / "density.jsonl"
+    lines.write_text(json.dumps(made_up("iris", 0, 0.1)) + "\n" + '{"table": "wi')
+    found = command.run([("iris", 0)], lines, jobs=1, settings={})
+    assert found[0]["methods"]["ours"]["auc"] == pytest.approx(0.51)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_small_run(tmp_path):
+    out = tmp_path / "density.json"
+    page = command.measure(smoke=True, jobs=1, out=out, docs=tmp_path)
+    cells = json.loads(out.read_text())["cells"]
+    assert {cell["table"] for cell in cells} == {"iris", "wine"}
+    for cell in cells:
+        assert all(np.isfinite(row["log_density"]) for row in cell["methods"].values())
+    assert "## How to rerun" in page.read_text()
+    assert torch.get_num_threads() >= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -164,9 +165,27 @@ def test_logit_refuses_a_clip_that_leaves_nothing(clip: float) -> None:
 def test_dequantise_takes_the_median_gap() -> None:
     # Gaps between distinct values: 1, 2, 4, 100 (median 3); and 0.5, 0.5 with repeated values.
     x = torch.tensor([[0.0, 1, 3, 7, 107], [1.0, 1.5, 1.5, 2.0, 1.0]], dtype=torch.float64).T
-    width = Dequantise.fit(x).width
+    width = Dequantise.fit(x, gaps=1.0, every_column=True).width
     assert isinstance(width, Tensor)
     assert width.tolist() == [3.0, 0.5]
+
+
+def test_dequantise_fills_the_gaps_of_rounded_columns_only() -> None:
+    """Half a gap to either side; a column without repeated values stays as it is."""
+    x = torch.tensor([[0.0, 1, 3, 7, 107], [1.0, 1.5, 1.5, 2.0, 1.0]], dtype=torch.float64).T
+    width = Dequantise.fit(x).width
+    assert isinstance(width, Tensor)
+    assert width.tolist() == [0.0, 0.25]
+
+
+def test_dequantise_takes_arrays_and_data_frames() -> None:
+    frame = pd.DataFrame({"a": [0, 1, 1, 2], "b": [1.0, 2.0, 2.0, 3.0]}, index=list("wxyz"))
+    dequantise = Dequantise.fit(frame)
+    noisy = dequantise(frame, generator(1))
+    assert list(noisy.columns) == ["a", "b"] and list(noisy.index) == list("wxyz")
+    assert ((noisy - frame).abs() <= 0.5).to_numpy().all()
+    array = dequantise(frame.to_numpy(), generator(1))
+    np.testing.assert_array_equal(array, noisy.to_numpy())
 
 
 def test_dequantise_noise_is_uniform_on_its_support() -> None:

@@ -219,3 +219,22 @@ def test_a_column_that_does_not_vary(X):
     X[:, 1] = 3.0
     with pytest.raises(ValueError, match=r"vary in every coordinate, got a constant in \[1\]"):
         SlicedScoreEstimator().fit(X)
+
+
+def test_kernel_matrices_that_do_not_fit_are_refused_before_they_are_allocated(monkeypatch):
+    """80 GB each for 100,000 samples; a machine of 8 GB is imagined."""
+    monkeypatch.setattr("scorematching.kernels.memory.total_memory", lambda device: 8e9)
+    X = np.random.default_rng(0).normal(size=(100_000, 2))
+    message = r"samples must number at most 15811 in this memory, got 100000: 4 matrices"
+    for estimator in (SteinScoreEstimator(), SpectralScoreEstimator()):
+        with pytest.raises(ValueError, match=message):
+            estimator.fit(X)
+    with pytest.raises(ValueError, match="give inducing samples, or use fit_nu_method"):
+        KernelExpFamilyEstimator(num_inducing=None).fit(X[:20_000])
+
+
+def test_the_nu_method_works_in_chunks(monkeypatch, X):
+    wanted = KernelExpFamilyEstimator(method="nu").fit(X).grad_log_density(X)
+    monkeypatch.setattr("scorematching.kernels.distances._MAX_ENTRIES", 700)
+    found = KernelExpFamilyEstimator(method="nu").fit(X).grad_log_density(X)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)

@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_points, check_positive
 from scorematching._random import uniform
+
+_MIN_REPEATS = 0.02
+"""Least share of repeated values in a rounded column."""
 
 
 class Transform(ABC):
@@ -258,10 +263,12 @@ class Dequantise:
             ``(*event,)``.
 
     Example:
-        >>> x = torch.tensor([[1.0, 10.0], [2.0, 30.0], [3.0, 50.0]])
+        The second column has no repeated values, and stays as it is.
+
+        >>> x = torch.tensor([[1.0, 10.0], [2.0, 31.0], [2.0, 52.0], [3.0, 57.0]])
         >>> dequantise = Dequantise.fit(x)
         >>> dequantise.width.tolist()
-        [1.0, 20.0]
+        [0.5, 0.0]
         >>> bool(((dequantise(x) - x).abs() <= dequantise.width).all())
         True
     """
@@ -269,27 +276,60 @@ class Dequantise:
     width: Tensor | float
 
     @classmethod
-    def fit(cls, x: Tensor) -> Dequantise:
-        """The median gap between neighbouring distinct values of each column of ``(N, D)``.
+    def fit(cls, x: Any, gaps: float = 0.5, every_column: bool = False) -> Dequantise:
+        """Noise for the rounded columns of a table.
+
+        Args:
+            x: points ``(N, D)``: a tensor, an array or a data frame.
+            gaps: the width of the noise to either side, in median gaps between neighbouring
+                distinct values of a column. 0.5 fills the gaps exactly; 1.0 is what Wenliang et
+                al. (2019) add.
+            every_column: also for columns without repeated values, which are not rounded, or not
+                visibly so.
 
         Raises:
             ValueError: x is not a table, or a column is constant.
         """
+        x = _as_tensor(x)
         _check_table(x)
         _check_varies(x)
-        gaps = [column.unique().diff() for column in x.unbind(1)]
-        # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
-        return cls(torch.stack([gap.quantile(0.5) for gap in gaps]))
+        check_positive(gaps, "gaps", "0.5 fills the gaps between rounded values")
+        widths = [_median_gap(c) if every_column or _repeats(c) else 0.0 for c in x.unbind(1)]
+        return cls(gaps * torch.tensor(widths, dtype=x.dtype, device=x.device))
 
-    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, x: Any, generator: torch.Generator | None = None) -> Any:
         """Points with noise added, ``(N, *event) -> (N, *event)``.
 
         Args:
-            x: points ``(N, *event)``.
+            x: points ``(N, *event)``: a tensor, an array or a data frame.
             generator: source of randomness; None is torch's default generator.
+
+        Returns:
+            New points, of the type of x.
         """
-        check_points(x)
-        return x + self.width * (2 * uniform(x.shape, x, generator) - 1)
+        points = _as_tensor(x)
+        check_points(points)
+        noisy = points + self.width * (2 * uniform(points.shape, points, generator) - 1)
+        if isinstance(x, Tensor):
+            return noisy
+        if hasattr(x, "columns"):
+            return type(x)(noisy.numpy(), columns=x.columns, index=x.index)
+        return noisy.numpy()
+
+
+def _as_tensor(x: Any) -> Tensor:
+    """Tensors as they are; arrays and data frames of any numbers in double precision."""
+    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x, dtype=np.float64))
+
+
+def _repeats(column: Tensor) -> bool:
+    """Whether some values of a column occur more than once in different rows."""
+    return len(column.unique()) < (1 - _MIN_REPEATS) * len(column)
+
+
+def _median_gap(column: Tensor) -> float:
+    # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
+    return column.unique().diff().quantile(0.5).item()
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:

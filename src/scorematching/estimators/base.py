@@ -121,8 +121,11 @@ class ScoreEstimator(BaseEstimator, ABC):
         return torch.tensor(checked, dtype=self._dtype, device=getattr(self, "device", None))
 
     def _generator(self, random_state: Any) -> torch.Generator:
-        """A generator on the estimator's device, from a seed or a `numpy.random.RandomState`."""
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        """A generator on the estimator's device, from a seed or a generator of numpy's."""
+        if isinstance(random_state, np.random.Generator):
+            seed = int(random_state.integers(2**31 - 1))
+        else:
+            seed = int(check_random_state(random_state).randint(2**31 - 1))
         return torch.Generator(getattr(self, "device", None) or "cpu").manual_seed(seed)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.memory import check_memory
 
 Eigenpairs = tuple[Tensor, Tensor]
 """Eigenvalues ``(*B, M)``, largest first, and eigenvectors as columns, ``(*B, M, M)``."""
@@ -105,6 +106,7 @@ def fit_spectral(
         [6, 6, 6, 6, 6, 6, 6, 6]
     """
     check_samples(samples)
+    check_memory(samples, 4, "take a random subset, or SlicedScoreEstimator, which is trained")
     _check_share(num_eigen, mass, samples.shape[-2])
     check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
     k = kernel_for(samples, kernel, bandwidth, include_diagonal)

@@ -8,6 +8,7 @@ from torch import Tensor
 from scorematching._checks import can_read_values, is_number
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.memory import check_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,7 @@ def fit_stein(
     """
     check_samples(samples)
     _check_eta(eta)
+    check_memory(samples, 4, "take a random subset, or SlicedScoreEstimator, which is trained")
     k = kernel_for(samples, kernel, bandwidth, include_diagonal)
     matrix = k(samples, samples)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

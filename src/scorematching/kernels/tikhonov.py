@@ -7,6 +7,7 @@ from scorematching._checks import check_positive
 from scorematching.kernels.base import check_queries
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
+from scorematching.kernels.memory import check_memory
 
 
 def fit_kernel_exp_family(
@@ -56,6 +57,8 @@ def fit_kernel_exp_family(
     k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal)
     strength = lam * per_set(k.curvature, samples)
     if inducing is None:
+        size = samples.shape[-1] ** 2
+        check_memory(samples, 3 * size, "give inducing samples, or use fit_nu_method")
         c = _tikhonov(xi, strength)
         return KernelExpFamily(samples, k, xi.base, 1 / strength, samples, c)
     check_queries(inducing, samples, "inducing")

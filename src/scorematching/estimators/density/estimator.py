@@ -2,113 +2,126 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import OutlierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from scorematching._checks import check_count
-from scorematching.datasets import Compose, Standardise, Transform, Whiten
-from scorematching.estimators.base import (
-    Array,
-    LogDensityMixin,
-    ScoreEstimator,
-    check_fraction,
-    to_array,
+from scorematching.datasets import Compose, Dequantise, Standardise, Transform, Whiten
+from scorematching.distributions import Distribution
+from scorematching.estimators.base import Array, ScoreEstimator, to_array
+from scorematching.estimators.density.bases.transformed import Transformed
+from scorematching.estimators.density.learning import learn_density
+from scorematching.estimators.density.losses import held_out_losses
+from scorematching.estimators.density.normaliser import Normaliser, bracket
+from scorematching.estimators.density.scaling import Inverse, robust_standardise, robust_whiten
+from scorematching.estimators.density.settings import check_settings, objective_of
+from scorematching.estimators.density.table import (
+    Table,
+    inspect,
+    refuse_categories,
+    refuse_missing,
 )
-from scorematching.estimators.density.learning import Settings, learn_dkef, learn_nice, objective_of
-from scorematching.estimators.density.sampling import resample_and_move
-from scorematching.evaluation import LogZEstimate, importance_log_z, score_matching_losses
-from scorematching.evaluation.log_z.importance import check_effective
-from scorematching.fields import Field, LogDensityField
-from scorematching.models import DKEF, NICE
+from scorematching.estimators.density.tilted import Tilted
+from scorematching.fields import Field, VectorField
 from scorematching.objectives import Objective
 
-_BATCH_SIZE = 4096
-_MIN_POINTS, _MAX_HELD_OUT = 4, 1000
-_MIN_RATIO = 1e-6
-"""Least ratio of the standard deviations of two combinations of standardised columns.
-
-A table whose columns determine each other has no density, so such tables are refused.
-"""
+_BATCH_SIZE, _MAX_THRESHOLD_ROWS, _BRACKET_CHAINS = 4096, 10_000, 200
+_MIN_POINTS, _MIN_LOSS = 4, -1e4
 
 
-class DensityEstimator(LogDensityMixin, ScoreEstimator):
-    """A log-density learned from a table, by score matching.
+class DensityEstimator(OutlierMixin, ScoreEstimator):
+    """A normalised log-density learned from a table.
 
-    Points are whitened, ``z = T(x)``, a model f of z is trained, and::
+    Columns are standardised. A base q0 is a mixture of Gaussian, Student-t, kernel, mixture and
+    flow estimates, stacked by cross-validated likelihood; score matching then learns a tilt t of
+    whitened points z, whose size a is chosen by held-out likelihood and may be zero::
 
-        log p(x)      = f(T(x)) - log Z + log |det J|,  J = dT/dx     score_samples
-        grad log p(x) = J' grad f(T(x))                               grad_log_density
-        -mean(tr grad^2 f + 0.5 |grad f|^2) at T(x)                   score
+        log p = log q0 + a t - log Z                                  score_samples
+        grad log p                                                    grad_log_density
+        -mean(tr grad^2 log p + 0.5 |grad log p|^2) in z              score
 
     `score` is computed in the whitened space, where it does not depend on the units of the
     columns. Compare it between settings, but not with estimators that do not whiten.
 
-    The model is a deep kernel exponential family ("dkef"), whose log Z is estimated by importance
-    sampling at first use, or a flow of additive couplings ("nice"), whose log Z is zero and whose
-    samples are exact. Copies of a row stay together when points are held out. Rounded data have no
-    density: add noise first (`scorematching.datasets.Dequantise`).
+    Constant columns, and columns that are linear functions of others, are set aside with a
+    warning: the density is that of the others, and `sample` restores them. Rounded data have no
+    density: ``dequantise=True`` adds noise that fills the gaps. Copies of a row stay together when
+    points are held out.
 
     Args:
-        model: "dkef" or "nice".
-        objective: what to minimise: "ssm-vr", "ssm", "sm", any `Objective`, or with "nice"
-            also "mle".
+        model: the tilt: "mlp", a network; "dkef", a deep kernel exponential family; or "none".
+            "nice" is a flow of additive couplings in place of base and tilt.
+        objective: what to minimise: "ssm-vr", "ssm", "sm", such an `Objective`, or with "nice"
+            any `Objective` and "mle".
+        base: "auto"; one or several of "gaussian", "student-t", "kde", "mixture", "maf" and "nsf"
+            (flows need the extra "flows"); or an object with ``log_prob`` or ``score_samples``
+            and ``sample``, which is fitted to standardised points if it has ``fit`` and otherwise
+            is a density of X as it is.
         num_inducing: L, inducing points of DKEF; at most as many as there are training points.
-        hidden: widths of the hidden layers of NICE's couplings.
+        hidden: widths of the hidden layers of "mlp" and of NICE's couplings.
         noise: standard deviation, in whitened units, of normal noise that is added to the data;
             the estimate is then the density of the noisy data, which is smoother.
-        validation_fraction: share of the points, at most 1000 of them, that is held out to choose
-            when to stop and the ridge penalty.
-        max_steps: training steps, at most.
+        validation_fraction: share of the points that is held out for "nice".
+        max_steps: training steps of the tilt, or of NICE, at most.
         batch_size: points per step.
-        learning_rate: None is 0.01 for DKEF and 0.002 for NICE.
+        learning_rate: None is 0.01 for DKEF and 0.002 for the others.
         patience: steps without a new least validation loss after which training stops.
-        calibrate: after score matching, fit mean and variances of DKEF's base and the scale of its
-            weights by likelihood: 2 D + 1 numbers. Score matching compares slopes, and may misjudge
-            how much mass is in the centre and how much in the tails.
-        num_importance: samples for log Z of DKEF.
+        calibrate: choose the size of the tilt by held-out likelihood; False takes it as it is.
+        num_importance: samples for log Z of a tilted base.
+        dequantise: add uniform noise to rounded columns, as wide as their gaps.
+        contamination: share of the training rows that `predict` calls unusual.
         device: where tensors live, "cpu" or "cuda".
-        random_state: seed or `numpy.random.RandomState`, for `fit`.
-        verbose: above zero, shows a progress bar.
+        random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`, for `fit`.
+        verbose: above zero, reports progress.
 
     Attributes:
-        model_: the trained module, on whitened points, in double precision.
-        whitening_: the map T, a `scorematching.datasets.Transform`.
-        validation_loss_: the objective at the held-out points, for DKEF with an exact trace.
+        density_: the `Distribution` of the standardised columns.
+        weights_: weights of the parts of the base, by name.
+        tilt_size_: a; zero if the base stands alone.
+        held_out_log_likelihood_: mean cross-validated log-density of the base, per row of X.
+        scaling_: the map of modelled columns to standardised ones, the space of `density_`.
+        whitening_: the map of modelled columns to z, a `scorematching.datasets.Transform`.
+        validation_loss_: held-out loss of the tilt over that of the base, or that of NICE.
         n_steps_: training steps taken.
-        log_z_: log of the integral of ``exp(f)`` in the whitened space.
+        log_z_: log of the integral of ``q0 exp(a t)``.
         log_z_standard_error_: its standard error.
+        table_: columns that were set aside, discrete columns, repeated rows.
+        offset_: threshold of `decision_function`.
         n_features_in_: D.
         feature_names_in_: the columns, where X was a data frame.
 
     Example:
-        >>> import numpy as np
-        >>> X = np.random.default_rng(0).normal([1.0, 2.0], [0.1, 10.0], size=(200, 2))
-        >>> density = DensityEstimator(num_inducing=20, max_steps=30, random_state=0).fit(X)
+        >>> X = np.random.default_rng(0).normal([1.0, 2.0], [0.1, 10.0], size=(100, 2))
+        >>> density = DensityEstimator("none", base="gaussian", random_state=0).fit(X)
         >>> density.score_samples(X).shape, density.grad_log_density(X).shape
-        ((200,), (200, 2))
+        ((100,), (100, 2))
     """
 
     def __init__(
         self,
-        model: str = "dkef",
+        model: str = "mlp",
         objective: str | Objective = "ssm-vr",
         *,
+        base: Any = "auto",
         num_inducing: int = 100,
         hidden: Sequence[int] = (64, 64),
         noise: float = 0.0,
         validation_fraction: float = 0.1,
-        max_steps: int = 500,
+        max_steps: int = 300,
         batch_size: int = 200,
         learning_rate: float | None = None,
-        patience: int = 200,
+        patience: int = 60,
         calibrate: bool = True,
-        num_importance: int = 100_000,
+        num_importance: int = 10_000,
+        dequantise: bool = False,
+        contamination: float = 0.1,
         device: str = "cpu",
         random_state: Any = None,
         verbose: int = 0,
@@ -116,6 +129,7 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         """Store the arguments."""
         self.model = model
         self.objective = objective
+        self.base = base
         self.num_inducing = num_inducing
         self.hidden = hidden
         self.noise = noise
@@ -126,13 +140,15 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         self.patience = patience
         self.calibrate = calibrate
         self.num_importance = num_importance
+        self.dequantise = dequantise
+        self.contamination = contamination
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
     @property
     def log_z_(self) -> float:
-        """Log of the integral of the unnormalised model; 0 for NICE."""
+        """Log of the integral of ``q0 exp(a t)``; zero without a tilt."""
         return self._normaliser().log_z
 
     @property
@@ -140,132 +156,217 @@ class DensityEstimator(LogDensityMixin, ScoreEstimator):
         """Standard error of `log_z_`."""
         return self._normaliser().standard_error
 
+    def log_z_bracket(self, random_state: Any = None) -> tuple[float, float]:
+        """`log_z_` from below and from above, by annealing from the base and back.
+
+        Args:
+            random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`.
+
+        Returns:
+            A value that is too low on average and one that is too high; zeros without a tilt.
+        """
+        check_is_fitted(self)
+        if not isinstance(self.density_, Tilted):
+            return 0.0, 0.0
+        generator = self._generator(random_state)
+        samples = self.density_.sample(_BRACKET_CHAINS, generator)
+        return bracket(self.density_.tilt_at, self.density_.base, samples, generator)
+
+    def score_samples(
+        self, X: ArrayLike, *, normalised: bool = True, return_error: bool = False
+    ) -> Any:
+        """The estimated log-density at points, ``(N, D) -> (N,)``.
+
+        Args:
+            X: points ``(N, D)``.
+            normalised: subtract `log_z_`; False always works, and ranks rows just as well.
+            return_error: return standard errors, too.
+
+        Returns:
+            Log-densities ``(N,)``: larger is likelier. With ``return_error`` also their standard
+            errors ``(N,)``, which come from log Z and are the same for all rows.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: if the points have another dimension than those of `fit`, some are not
+                finite, or log Z is not known well enough.
+        """
+        values = self.unnormalised_log_density(X)
+        if normalised:
+            self._check_normaliser()
+            values = values - self.log_z_
+        errors = np.full(len(values), self.log_z_standard_error_ if normalised else 0.0)
+        return (values, errors) if return_error else values
+
+    def unnormalised_log_density(self, X: ArrayLike) -> Array:
+        """``log q0 + a t`` at points, in the units of X, ``(N, D) -> (N,)``; needs no log Z."""
+        s, log_det = self._standardised(X)
+        with torch.no_grad():
+            values = [self.density_(part) for part in s.split(_BATCH_SIZE)]
+        return to_array(torch.cat(values) + self._normaliser().log_z + log_det)
+
+    def grad_log_density(self, X: ArrayLike) -> Array:
+        """The gradient of the log-density at points, ``(N, D) -> (N, D)``.
+
+        It is zero in columns that were set aside.
+        """
+        s, _ = self._standardised(X)
+        scores = torch.cat([self.density_.score(part) for part in s.split(_BATCH_SIZE)])
+        return to_array(self.table_.widen(scores / self.scaling_.std))
+
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Minus the exact score-matching loss of held-out points, in the whitened space.
+        """Minus the score-matching loss of held-out points, in the whitened space.
 
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
 
         Returns:
-            ``-mean(tr grad^2 f + 0.5 |grad f|^2)`` at the whitened points; larger is better.
+            ``-mean(tr grad^2 f + 0.5 |grad f|^2)`` of ``f = log p`` at the whitened points; larger
+            is better. See `held_out_losses` for flows.
+
+        Raises:
+            ValueError: if the loss is that of narrow peaks on discrete values.
         """
-        x = self._queries(X)
-        return -score_matching_losses(self.model_, self.whitening_(x)).mean().item()
+        s, _ = self._standardised(X)
+        density = Transformed(self.density_, Inverse(self._whiten))
+        losses = held_out_losses(density, self._whiten(s))
+        self._check_losses(losses)
+        return -losses.mean().item()
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
+        """`score_samples` less the threshold `offset_`: negative for unusual rows, ``(N,)``."""
+        return self.unnormalised_log_density(X) - self._normaliser().log_z - self.offset_
+
+    def predict(self, X: ArrayLike) -> Any:
+        """-1 for unusual rows and 1 for the others, ``(N,)``."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
         """Points drawn from the estimated density.
-
-        Exact for NICE. For DKEF they are drawn from a pool of importance samples and moved by
-        Hamiltonian Monte Carlo (`resample_and_move`): their distribution is right up to about one
-        over the effective sample size of the pool.
 
         Args:
             n_samples: number of points.
-            random_state: seed or `numpy.random.RandomState`.
+            random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`.
 
         Returns:
-            Points ``(n_samples, D)``.
+            Points ``(n_samples, D)``, a data frame where `fit` was given one.
 
         Raises:
             NotFittedError: before `fit`.
-            ValueError: if the effective sample size of the pool is too small.
         """
         check_is_fitted(self)
         check_count(n_samples, "n_samples", "draw one point or more")
-        generator = self._generator(random_state)
-        if self._proposal is None:
-            assert isinstance(self.model_, NICE)
-            z = self.model_.sample(n_samples, generator)
-        else:
-            pool = max(self.num_importance, 10 * n_samples)
-            z, log_z = resample_and_move(self.model_, self._proposal, n_samples, pool, generator)
-            _check_effective(log_z)
-        return to_array(self.whitening_.inverse(z))
+        s = self.density_.sample(n_samples, self._generator(random_state))
+        x = to_array(self.table_.restore(self.scaling_.inverse(s)))
+        return x if self._frame is None else self._frame(x, columns=self.feature_names_in_)
+
+    def fit(self, X: ArrayLike, y: Any = None) -> DensityEstimator:
+        """Learn the density.
+
+        Args:
+            X: points ``(N, D)``, an array or a data frame of numbers.
+            y: ignored.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: if X has categories, missing values or fewer than four different rows, or
+                an argument is out of range.
+        """
+        refuse_categories(X)
+        self._frame: Any = type(X) if hasattr(X, "columns") else None
+        super().fit(X, y)
+        return self
 
     def _fit(self, x: Tensor) -> None:
-        settings = self._settings()
+        check_settings(self)
         objective = objective_of(self.objective, self.model)
+        names = getattr(self, "feature_names_in_", None)
+        self.table_: Table = inspect(x, names)
         self._check_points(x)
+        self.table_.warn(self.dequantise)
         generator = self._generator(self.random_state)
-        self.whitening_ = _whitening(x)
-        z_train, z_valid = map(self.whitening_, self._split(x, generator))
-        learn = learn_dkef if self.model == "dkef" else learn_nice
-        learned = learn(z_train, z_valid, objective, settings, generator)
-        self.model_: DKEF | NICE = learned.model
+        r = self.table_.reduce(x)
+        if self.dequantise:
+            r = Dequantise.fit(r)(r, generator)
+        self.scaling_: Standardise = robust_standardise(r)
+        s = self.scaling_(r)
+        self._whiten: Whiten = robust_whiten(s)
+        self.whitening_: Transform = Compose(self.scaling_, self._whiten)
+        if self.noise:
+            s = self._blurred(s, generator)
+        learned = learn_density(self, s, self.scaling_, self._whiten, objective, generator)
+        self.density_: Distribution = learned.density
+        self.weights_, self.tilt_size_ = learned.weights, learned.tilt_size
         self.validation_loss_, self.n_steps_ = learned.validation_loss, learned.steps
-        self._proposal = learned.proposal
-        self._seed = generator.initial_seed()
-        known = LogZEstimate(0.0, 0.0, math.inf, 1)
-        self._log_z: LogZEstimate | None = known if self._proposal is None else None
+        log_det = self.scaling_.log_abs_det(s[:1]).item()
+        self.held_out_log_likelihood_ = learned.held_out_log_likelihood + log_det
+        rows = s[:: -(-len(s) // _MAX_THRESHOLD_ROWS)]
+        with torch.no_grad():
+            values = torch.cat([self.density_(part) for part in rows.split(_BATCH_SIZE)])
+        self.offset_ = float(np.quantile(to_array(values), self.contamination)) + log_det
 
-    def _split(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Training and validation points, at random; copies of a point stay together."""
-        distinct, which = x.unique(dim=0, return_inverse=True)
-        n = max(1, round(self.validation_fraction * len(distinct)))
-        n = min(n, _MAX_HELD_OUT, len(distinct) - 2)
-        place = torch.randperm(len(distinct), generator=generator, device=x.device)[which]
-        return x[place >= n], x[place < n]
+    def _blurred(self, s: Tensor, generator: torch.Generator) -> Tensor:
+        """Points with normal noise that is standard in whitened units."""
+        eps = torch.randn(s.shape, generator=generator, dtype=s.dtype, device=s.device)
+        return s + self.noise * (self._whiten.inverse(eps) - self._whiten.mean)
+
+    def _tensor(self, X: ArrayLike, reset: bool) -> Tensor:
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2 if reset else 1,
+            ensure_all_finite=False,
+        )
+        refuse_missing(checked, getattr(self, "feature_names_in_", None))
+        return torch.tensor(checked, dtype=self._dtype, device=self.device)
+
+    def _standardised(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Standardised modelled columns, and the log-determinant of that map at each row."""
+        x = self._queries(X)
+        self.table_.warn_if_off(x)
+        r = self.table_.reduce(x)
+        return self.scaling_(r), self.scaling_.log_abs_det(r)
 
     def _field(self) -> Field:
-        return LogDensityField(lambda x: self.model_(self.whitening_(x)))
+        return VectorField(lambda x: self.density_.score(self.scaling_(x)) / self.scaling_.std)
 
-    def _log_density(self, x: Tensor) -> Tensor:
-        estimate = self._normaliser()
-        _check_effective(estimate)
-        return self.model_(self.whitening_(x)) - estimate.log_z + self.whitening_.log_abs_det(x)
-
-    def _normaliser(self) -> LogZEstimate:
-        """Log Z, estimated at the first call."""
+    def _normaliser(self) -> Normaliser:
         check_is_fitted(self)
-        if self._log_z is None:
-            assert self._proposal is not None
-            generator = torch.Generator(self.device).manual_seed(self._seed + 1)
-            self._log_z = importance_log_z(
-                self.model_, self._proposal, self.num_importance, _BATCH_SIZE, generator
-            )
-        return self._log_z
+        density = self.density_
+        return density.normaliser if isinstance(density, Tilted) else Normaliser.exact()
 
-    def _settings(self) -> Settings:
-        """The arguments of training, checked."""
-        check_fraction(self.validation_fraction, "validation_fraction")
-        return Settings(
-            model=self.model,
-            num_inducing=self.num_inducing,
-            hidden=self.hidden,
-            noise=self.noise,
-            max_steps=self.max_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            patience=self.patience,
-            calibrate=self.calibrate,
-            num_importance=self.num_importance,
-            progress=bool(self.verbose),
-        )
+    def _check_normaliser(self) -> None:
+        failure = self._normaliser().failure
+        if failure is not None:
+            raise ValueError(
+                f"log_z_ must be known for a normalised log-density, got no estimate: {failure}; "
+                'use score_samples(X, normalised=False) to rank rows, or model="none"; '
+                "grad_log_density, score and predict work without it"
+            )
+
+    def _check_losses(self, losses: Tensor) -> None:
+        if losses.mean().item() < _MIN_LOSS * losses.new_tensor(self.density_.dim).item():
+            columns = self.table_.discrete or self.table_.kept
+            raise ValueError(
+                f"X must have a density, got a score-matching loss of {losses.mean().item():.3g}, "
+                f"that of narrow peaks on discrete values, in {self.table_.name(columns)} pass "
+                "dequantise=True, or drop discrete columns"
+            )
 
     def _check_points(self, x: Tensor) -> None:
-        count = len(x.unique(dim=0))
+        count = len(x) - self.table_.repeated
         if count < _MIN_POINTS:
             raise ValueError(
                 f"X must hold {_MIN_POINTS} different points or more, got {count} with "
                 f"n_samples = {len(x)}; some of them are held out"
             )
-        if self.model == "nice" and x.shape[1] < 2:
+        if self.model == "nice" and len(self.table_.kept) < 2:
             raise ValueError(
                 'X must have two columns or more for model="nice", got n_features = 1; '
-                'use model="dkef"'
+                'use model="mlp"'
             )
-
-
-def _whitening(x: Tensor) -> Transform:
-    """A map of points to mean 0 and covariance I that does not depend on units of the columns."""
-    standardise = Standardise.fit(x)
-    return Compose(standardise, Whiten.fit(standardise(x), symmetric=True, min_ratio=_MIN_RATIO))
-
-
-def _check_effective(log_z: LogZEstimate) -> None:
-    advice = (
-        'raise num_importance, take more points or fewer columns, or use model="nice"; '
-        "grad_log_density and score need no log_z_"
-    )
-    check_effective(log_z, name="log_z_", advice=advice)

@@ -1,192 +1,150 @@
-"""Training of the models of `DensityEstimator` on whitened points."""
+"""From standardised points to a density: base, tilt and normaliser, or NICE."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_flag, check_positive, is_number
-from scorematching.estimators.deep_kernel import DeepKernelConfig, choose_ridge, fit_dkef
-from scorematching.estimators.density.calibration import DiagonalBase, calibrate, widest_base
-from scorematching.estimators.density.sampling import KernelProposal
-from scorematching.models import DKEF, NICE
-from scorematching.objectives import MaximumLikelihood, Objective, ScoreMatching
-from scorematching.objectives.names import NAMES
-from scorematching.objectives.sliced import Sliced
-from scorematching.training import TrainConfig, train
+from scorematching.datasets import Standardise, Whiten
+from scorematching.distributions import Distribution
+from scorematching.estimators.density.bases.candidates import Family, families
+from scorematching.estimators.density.bases.given import fit_given, is_given
+from scorematching.estimators.density.bases.transformed import Transformed
+from scorematching.estimators.density.calibration import Size, calibrate
+from scorematching.estimators.density.choice import Base, choose_base
+from scorematching.estimators.density.nice import learn_nice
+from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
+from scorematching.estimators.density.scaling import Inverse
+from scorematching.estimators.density.selection import Candidate, make_folds
+from scorematching.estimators.density.tilt import TiltSettings, learn_tilt
+from scorematching.estimators.density.tilted import Tilted
+from scorematching.objectives import Objective
 
-OBJECTIVES = {name.lower(): NAMES[name] for name in ("SSM-VR", "SSM", "SM", "MLE")}
-
-_RATES = {"dkef": 1e-2, "nice": 2e-3}
-_VALIDATE_EVERY = 10
-_NOISY_COPIES = 8
-_CALIBRATION_SAMPLES = 50_000
-_MAX_CENTRES = 2000
+_CALIBRATION_SAMPLES, _MAX_TILT_POINTS = 2000, 10_000
+_MIN_TILT_POINTS = 100
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The arguments of `DensityEstimator` for training, under the same names."""
-
-    model: str
-    num_inducing: int
-    hidden: Sequence[int]
-    noise: float
-    max_steps: int
-    batch_size: int
-    learning_rate: float | None
-    patience: int
-    calibrate: bool
-    num_importance: int
-    progress: bool
-
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        if self.model not in _RATES:
-            raise ValueError(f'model must be "dkef" or "nice", got {self.model!r}; try "dkef"')
-        if not is_number(self.noise) or not 0 <= self.noise < float("inf"):
-            raise ValueError(f"noise must be zero or a positive number, got {self.noise!r}; try 0")
-        check_flag(self.calibrate, "calibrate", "True is the default")
-        for name in ("num_inducing", "max_steps", "batch_size", "patience", "num_importance"):
-            check_count(getattr(self, name), name, "it counts points or steps")
-        if self.batch_size < 2:
-            raise ValueError(
-                "batch_size must be at least 2, got 1; DKEF solves on one half and learns on the "
-                "other"
-            )
-        if self.learning_rate is not None:
-            check_positive(self.learning_rate, "learning_rate", "None is the model's default")
-
-    @property
-    def rate(self) -> float:
-        """The learning rate, by default that of the model."""
-        return self.learning_rate or _RATES[self.model]
-
-
-class Learned(NamedTuple):
-    """A trained model in double precision.
+class Learned:
+    """The result of a fit.
 
     Attributes:
-        model: the module.
-        validation_loss: its objective on the validation points.
-        steps: training steps taken.
-        proposal: for importance sampling; None if the model is normalised.
+        density: of standardised points.
+        held_out_log_likelihood: mean cross-validated log-density of the base.
+        weights: of the parts of the base, by name.
+        tilt_size: a.
+        validation_loss: of the tilt, over that of the base; or of NICE.
+        steps: of training.
     """
 
-    model: DKEF | NICE
-    validation_loss: float
-    steps: int
-    proposal: KernelProposal | None = None
+    density: Distribution
+    held_out_log_likelihood: float
+    weights: dict[str, float] = field(default_factory=dict)
+    tilt_size: float = 0.0
+    validation_loss: float = 0.0
+    steps: int = 0
 
 
-def objective_of(value: Any, model: str) -> Objective:
-    """The objective of a name, or the one that was given."""
-    named = isinstance(value, str) and value.lower() in OBJECTIVES
-    objective = OBJECTIVES[value.lower()]() if named else value
-    if not isinstance(objective, Objective):
-        raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)} or an Objective, got {value!r}; "
-            '"ssm-vr" is a good default'
-        )
-    if model == "dkef" and isinstance(objective, MaximumLikelihood):
-        raise ValueError(
-            'objective must be one for unnormalised models with model="dkef", got maximum '
-            'likelihood; use "ssm-vr", or model="nice"'
-        )
-    return objective
-
-
-def learn_dkef(
-    z_train: Tensor,
-    z_valid: Tensor,
+def learn_density(
+    settings: Any,
+    s: Tensor,
+    scale: Standardise,
+    whiten: Whiten,
     objective: Objective,
-    settings: Settings,
     generator: torch.Generator,
 ) -> Learned:
-    """Train a DKEF on whitened points ``(N, D)``: two-stage training, then ridge and calibration.
+    """Fit a density to standardised points.
 
-    Training is in single precision, which is twice as fast; the rest is in double precision.
+    Args:
+        settings: the estimator, for its arguments.
+        s: points ``(N, D)``.
+        scale: how they were standardised.
+        whiten: their whitening.
+        objective: of the tilt, or of NICE.
+        generator: source of randomness.
     """
-    num_inducing = min(settings.num_inducing, len(z_train))
-    order = torch.randperm(len(z_train), generator=generator, device=z_train.device)
-    proposal = KernelProposal(z_train[order[:_MAX_CENTRES]], widest_base(z_train))
-    z_train, z_valid = (_noisy_copies(z, settings.noise, generator) for z in (z_train, z_valid))
-    with torch.device(z_train.device):
-        base = DiagonalBase(z_train.shape[1])
-        model = DKEF(z_train.shape[1], num_inducing, base=base, generator=generator).float()
-    config, single = _two_stages(settings, len(z_train)), (z_train.float(), z_valid.float())
-    fit = fit_dkef(
-        model, objective, *single, config, generator=generator, progress=settings.progress
-    )
-    # A solve propagates D tangents in any case, so an exact trace costs no more.
-    exact = ScoreMatching() if isinstance(objective, Sliced) else objective
-    choose_ridge(model.double(), exact, z_train, z_valid, generator)
-    if settings.calibrate:
-        num = min(settings.num_importance, _CALIBRATION_SAMPLES)
-        calibrate(model, torch.cat([z_train, z_valid]), z_valid, proposal, generator, num)
-    loss = exact(model, z_valid, generator).mean().item()
-    return Learned(model, loss, fit.training.steps, proposal)
+    if settings.model == "nice":
+        return _nice(settings, s, whiten, objective, generator)
+
+    def report(line: str) -> None:
+        if settings.verbose:
+            print(line, flush=True)
+
+    base = choose_base(_families(settings.base, s, scale), s, generator, report)
+    held_out = base.log_densities.mean().item()
+    report(f"base: held-out log-likelihood {held_out:.3f}, parts {', '.join(base.weights)}")
+    if settings.model == "none" or len(s) < _MIN_TILT_POINTS:
+        return Learned(base.distribution, held_out, base.weights)
+    return _tilted(settings, base, whiten, objective, generator, report)
 
 
-def _two_stages(settings: Settings, count: int) -> DeepKernelConfig:
-    """The settings of `fit_dkef` for ``count`` training points."""
-    return DeepKernelConfig(
-        steps=settings.max_steps,
-        batch_size=2 * min(settings.batch_size // 2, count // 2),
-        lr=settings.rate,
-        validate_every=_VALIDATE_EVERY,
-        patience=settings.patience,
-    )
+def _families(base: Any, s: Tensor, scale: Standardise) -> list[Family]:
+    """The candidates: by name, or the object that was given."""
+    if not is_given(base):
+        return families(base, len(s))
+
+    def fit(x: Tensor, held: Tensor, g: torch.Generator) -> Distribution:
+        if hasattr(base, "fit"):
+            return fit_given(base, x)
+        return Transformed(fit_given(base, x), Inverse(scale))
+
+    return [Family([Candidate("given", fit)])]
 
 
-def learn_nice(
-    z_train: Tensor,
-    z_valid: Tensor,
+def _tilted(
+    settings: Any,
+    base: Base,
+    whiten: Whiten,
     objective: Objective,
-    settings: Settings,
     generator: torch.Generator,
+    report: Any,
 ) -> Learned:
-    """Train a NICE on whitened points ``(N, D)`` in single precision, new noise in every batch."""
-    with torch.device(z_train.device):
-        model = NICE(z_train.shape[1], settings.hidden, generator=generator).float()
+    """The base with a tilt, where that raises the likelihood of the first fold."""
+    train, held = (points[:_MAX_TILT_POINTS] for points in base.folds.split(0))
+    jacobian = whiten.inverse(torch.eye(train.shape[1]).to(train)) - whiten.mean
 
-    def blur(batch: Tensor, generator: torch.Generator) -> Tensor:
-        return _blurred(batch, settings.noise, generator)
+    def with_scores(s: Tensor) -> Tensor:
+        return torch.cat([whiten(s), base.held_out.score(s) @ jacobian.mT], 1)
 
-    config = TrainConfig(
-        steps=settings.max_steps,
-        batch_size=min(settings.batch_size, len(z_train)),
-        lr=settings.rate,
-        schedule="cosine",
-        max_norm=100.0,
-        validate_every=_VALIDATE_EVERY,
-        patience=-(-settings.patience // _VALIDATE_EVERY),
+    names = [name for name in TiltSettings._fields if name != "progress"]
+    options = TiltSettings(**{name: getattr(settings, name) for name in names})
+    points, valid = with_scores(train), with_scores(held)
+    learned = learn_tilt(points, valid, objective, options, generator)
+    held_out = base.log_densities.mean().item()
+    if learned is None or (settings.calibrate and learned.validation_loss >= 0):
+        report("tilt: none, since training does not lower the held-out loss of the base")
+        return Learned(base.distribution, held_out, base.weights)
+    size = _size(settings, base, lambda s: learned.tilt(whiten(s)), held, generator)
+    report(f"tilt: size {size.size:.2f}, held-out gain {size.gain:.3f}, error {size.error:.3f}")
+    about = (base.weights, size.size, learned.validation_loss, learned.steps)
+    if size.size == 0:
+        return Learned(base.distribution, held_out, *about)
+    density = Tilted(base.distribution, learned.tilt, whiten, size.size)
+    density.normaliser = normalise(
+        density.tilt_at, base.distribution, settings.num_importance, generator
     )
-    result = train(
-        model,
-        objective,
-        z_train.float(),
-        config,
-        validation=z_valid.float(),
-        transform=blur,
-        executor=("captured", "eager"),
-        generator=generator,
-        progress=settings.progress,
-    )
-    model.double()
-    assert result.best_loss is not None
-    return Learned(model, result.best_loss, result.steps)
+    return Learned(density, held_out, *about)
 
 
-def _noisy_copies(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """Several copies of the points, each with its own noise; without noise the points."""
-    return _blurred(z.repeat(_NOISY_COPIES, 1), noise, generator) if noise else z
+def _size(settings: Any, base: Base, tilt: Any, held: Tensor, generator: torch.Generator) -> Size:
+    if not settings.calibrate:
+        return Size(1.0, 0.0, 0.0)
+    num = min(settings.num_importance, _CALIBRATION_SAMPLES)
+    with torch.no_grad():
+        return calibrate(tilt(held), tilt_at_samples(tilt, base.held_out, num, generator))
 
 
-def _blurred(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    eps = torch.randn(z.shape, generator=generator, dtype=z.dtype, device=z.device)
-    return z + noise * eps
+def _nice(
+    settings: Any, s: Tensor, whiten: Whiten, objective: Objective, generator: torch.Generator
+) -> Learned:
+    """NICE at whitened points."""
+    count = max(2, round(1 / settings.validation_fraction))
+    train, held = make_folds(s, generator, count).split(0)
+    learned, loss, steps = learn_nice(whiten(train), whiten(held), objective, settings, generator)
+    density = Transformed(learned, whiten)
+    with torch.no_grad():
+        held_out = density(held).mean().item()
+    return Learned(density, held_out, {"nice": 1.0}, validation_loss=loss, steps=steps)

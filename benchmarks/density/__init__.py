@@ -1,0 +1,1 @@
+"""DensityEstimator against kernel, mixture and flow estimates, on held-out rows of tables."""

@@ -1,0 +1,136 @@
+"""Run the benchmark: ``python -m benchmarks.density``.
+
+Tables and seeds are independent and run in parallel. Each result is appended to a file of JSON
+lines; the same command continues where it was interrupted.
+
+Example:
+    python -m benchmarks.density --jobs 16
+    python -m benchmarks.density --smoke --docs smoke --out smoke.json
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from benchmarks.density.measure import cell
+from benchmarks.density.summary import summarise
+from benchmarks.density.tables import NINE, TABLES
+from benchmarks.harness.command import Docs, Smoke, command_line, run_command
+from benchmarks.harness.provenance import PACKAGES, stamp
+from benchmarks.pages import density as density_page
+
+SMOKE: dict[str, Any] = {"max_steps": 20, "num_importance": 1000}
+SMOKE_TABLES, SMOKE_SEED = ["iris", "wine"], 1000
+SLOW_FIRST = ("digits", "breast cancer", "benign tumours", "red wine", "five blobs")
+HOME = Path(__file__).parents[1]
+
+Tables = Annotated[list[str] | None, typer.Option(help="Names of tables; all by default.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")]
+First = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes, with one thread each.")]
+Out = Annotated[Path | None, typer.Option(help="JSON file to write; lines go to FILE.jsonl.")]
+
+
+def measure(
+    tables: Tables = None,
+    seeds: Seeds = 5,
+    first_seed: First = 0,
+    jobs: Jobs = 1,
+    smoke: Smoke = False,
+    out: Out = None,
+    docs: Docs = None,
+) -> Path:
+    """Compare DensityEstimator with KDE, mixtures and flows; write numbers and docs/density.md."""
+    command = command_line("python -m benchmarks.density", measure, locals())
+    names = SMOKE_TABLES if smoke and not tables else tables or list(TABLES)
+    unknown = [name for name in names if name not in TABLES]
+    if unknown:
+        raise typer.BadParameter(f"tables must be among {', '.join(TABLES)}, got {unknown}")
+    chosen = [SMOKE_SEED] if smoke else range(first_seed, first_seed + seeds)
+    wanted = [(name, seed) for name in names for seed in chosen]
+    out = out or HOME / "results" / "density.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    cells = run(wanted, out.with_suffix(".jsonl"), jobs, SMOKE if smoke else {})
+    document = describe(command, cells)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    page = density_page.write(document, docs or HOME.parent / "docs")
+    print(f"wrote {out.name} and {page.name}")
+    return page
+
+
+def run(
+    wanted: list[tuple[str, int]], lines: Path, jobs: int, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The cells that were asked for, those of the file and new ones, in order."""
+    found = read(lines)
+    todo = [key for key in wanted if key not in found]
+    todo.sort(key=lambda key: SLOW_FIRST.index(key[0]) if key[0] in SLOW_FIRST else 99)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread)
+    with pool, lines.open("a") as file:
+        tasks = {pool.submit(cell, *key, settings): key for key in todo}
+        for task in as_completed(tasks):
+            result = task.result()
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            found[tasks[task]] = result
+            print(line(result), flush=True)
+    return [found[key] for key in wanted]
+
+
+def read(lines: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Results that are there already; an incomplete last line is left out."""
+    found = {}
+    for text in lines.read_text().splitlines() if lines.exists() else []:
+        try:
+            result = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        found[result["table"], result["seed"]] = result
+    return found
+
+
+def one_thread() -> None:
+    """One thread for every library of this process."""
+    import threadpoolctl
+
+    torch.set_num_threads(1)
+    threadpoolctl.threadpool_limits(1)
+
+
+def line(result: dict[str, Any]) -> str:
+    """Log-likelihoods of a cell on one line."""
+    values = ", ".join(
+        f"{name} {row['log_density']:.2f}" if "log_density" in row else f"{name} failed"
+        for name, row in result["methods"].items()
+    )
+    return f"{result['table']}, seed {result['seed']}: {values}"
+
+
+def describe(command: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document: provenance, summary and cells, without the values at single rows."""
+    summary = summarise(cells)
+    short = [
+        {**c, "methods": {name: _short(row) for name, row in c["methods"].items()}} for c in cells
+    ]
+    packages = (*PACKAGES, "zuko")
+    nine = [name for name in NINE if any(c["table"] == name for c in cells)]
+    return {**stamp(command, packages=packages), "nine": nine, "summary": summary, "cells": short}
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 5) if isinstance(value, float) else value
+        for name, value in row.items()
+        if name != "at_points"
+    }
+
+
+if __name__ == "__main__":
+    run_command(measure, "python -m benchmarks.density --jobs 16")

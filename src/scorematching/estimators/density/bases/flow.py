@@ -1,0 +1,169 @@
+"""Normalising flows of the package zuko, by maximum likelihood; needs the extra "flows"."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scorematching.distributions import Distribution, standard_normal_log_density
+from scorematching.estimators.density.bases.seeds import seeded
+from scorematching.estimators.density.bases.transformed import score_by_autograd
+from scorematching.training import TrainConfig, train
+
+KINDS = ("maf", "nsf")
+"""Masked autoregressive flows, affine and with rational-quadratic splines."""
+
+_TRANSFORMS = {"maf": 3, "nsf": 2}
+_HIDDEN = {"maf": (64, 64), "nsf": (64,)}
+_LR, _MAX_NORM, _INITIAL_SIZE = 5e-3, 5.0, 0.1
+_MAX_EPOCHS, _MAX_STEPS, _PATIENCE = 150, 1500, 10
+_CHUNK = 4096
+
+
+class FlowModule(nn.Module):
+    """The log-density of a flow, ``(N, D) -> (N,)``.
+
+    Args:
+        transform: zuko's lazy transformation of points to normal noise.
+    """
+
+    normalised = True
+
+    def __init__(self, transform: Any) -> None:
+        """Keep the transformation."""
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-density."""
+        z, log_det = self.transform(None).call_and_ladj(x)
+        return standard_normal_log_density(z) + log_det
+
+
+class Flow(Distribution):
+    """A trained flow as a distribution.
+
+    Args:
+        module: in double precision.
+        dim: D.
+    """
+
+    def __init__(self, module: FlowModule, dim: int) -> None:
+        """Keep the module."""
+        super().__init__(dim, like=next(module.parameters()).detach())
+        self.module = module.requires_grad_(False)
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        return torch.cat([self.module(part) for part in x.split(_CHUNK)])
+
+    def _score(self, x: Tensor) -> Tensor:
+        return score_by_autograd(self._log_density, x)
+
+    @torch.no_grad()
+    def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        # Autoregressive flows are inverted column by column; single precision is twice as fast.
+        inverse = copy.deepcopy(self.module.transform).float()(None).inv
+        noise = self._normal((n, self.dim), generator).float()
+        return torch.cat([inverse(part) for part in noise.split(_CHUNK)]).to(self._like)
+
+
+def has_flows() -> bool:
+    """Whether zuko is installed."""
+    return importlib.util.find_spec("zuko") is not None
+
+
+def fit_flow(
+    kind: str,
+    x: Tensor,
+    x_valid: Tensor,
+    generator: torch.Generator | None = None,
+    max_steps: int = _MAX_STEPS,
+    progress: bool = False,
+) -> Flow:
+    """A flow of maximum likelihood, stopped where the likelihood of other points is largest.
+
+    Args:
+        kind: "maf" or "nsf".
+        x: training points ``(N, D)``.
+        x_valid: held-out points ``(N', D)``.
+        generator: source of randomness; None is torch's default generator.
+        max_steps: steps, at most; the learning rate falls to zero over them.
+        progress: show a bar.
+
+    Returns:
+        The flow, in the dtype of the points.
+
+    Raises:
+        ImportError: if zuko is not installed.
+
+    Example:
+        >>> x = torch.randn(60, 2).double()
+        >>> fit_flow("maf", x[:40], x[40:], max_steps=3)(x).shape
+        torch.Size([60])
+    """
+    with seeded(generator):
+        module = FlowModule(_transform(kind, x.shape[1])).to(x.device)
+    batch = min(_batch_size(len(x)), len(x))
+    per_epoch = max(1, len(x) // batch)
+    config = TrainConfig(
+        steps=min(max_steps, _MAX_EPOCHS * per_epoch),
+        batch_size=batch,
+        lr=_LR,
+        max_norm=_MAX_NORM,
+        validate_every=per_epoch if per_epoch < 50 else 50,
+        patience=_PATIENCE,
+    )
+    train(
+        module,
+        lambda flow, batch, generator=None: -flow(batch),
+        x.float(),
+        config,
+        validation=x_valid.float(),
+        executor="eager",
+        generator=generator,
+        progress=progress,
+    )
+    return Flow(module.to(x.dtype), x.shape[1])
+
+
+def _batch_size(n: int) -> int:
+    """Points per step: more where there are more, so that steps are used well."""
+    return 128 if n < 1000 else 256 if n < 10_000 else 512
+
+
+def _transform(kind: str, dim: int) -> Any:
+    """An untrained transformation close to the identity."""
+    flows = _zuko_flows()
+    make = {"maf": flows.MAF, "nsf": flows.NSF}[kind]
+    settings = {"transforms": _TRANSFORMS[kind], "hidden_features": _HIDDEN[kind]}
+    transform = make(dim, activation=nn.SiLU, **settings).transform
+    with torch.no_grad():
+        for network in transform.modules():
+            if isinstance(network, nn.Sequential):
+                for parameter in list(network.parameters())[-2:]:
+                    parameter.mul_(_INITIAL_SIZE)
+    return transform
+
+
+def _zuko_flows() -> Any:
+    """The module zuko.flows; importing it does not change torch's settings."""
+    base = torch.distributions.Distribution
+    kept = {name: vars(base)[name] for name in ("_validate_args", "arg_constraints")}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, at its import
+            import zuko.flows
+    except ImportError as error:
+        raise ImportError(
+            'base must not be "maf" or "nsf" without the package zuko; pip install zuko, or '
+            'leave base="auto", which works without it'
+        ) from error
+    finally:
+        for name, value in kept.items():
+            setattr(base, name, value)
+    return zuko.flows

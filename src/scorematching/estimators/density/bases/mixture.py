@@ -1,0 +1,68 @@
+"""Gaussian mixtures by scikit-learn's EM algorithm."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture as Learner
+from torch import Tensor
+
+from scorematching.distributions import GaussianMixture
+from scorematching.estimators.density.bases.seeds import draw_seed
+
+_MAX_POINTS, _ITERATIONS = 10_000, 100
+
+
+def fit_mixture(
+    x: Tensor,
+    components: int,
+    covariance: str = "full",
+    ridge: float = 1e-6,
+    generator: torch.Generator | None = None,
+) -> GaussianMixture:
+    """A mixture of normal distributions with a given number of components.
+
+    Args:
+        x: points ``(N, D)``, standardised or whitened; more than 10,000 are thinned.
+        components: K.
+        covariance: "full", one for each component; "tied", one for all; or "diag".
+        ridge: added to every variance. At whitened points it shrinks all covariances towards
+            that of the whole table.
+        generator: source of randomness; None is torch's default generator.
+
+    Returns:
+        The mixture.
+
+    Example:
+        >>> x = torch.cat([torch.randn(50, 1).double() - 9, torch.randn(50, 1).double() + 9])
+        >>> sorted(round(m) for m in fit_mixture(x, components=2).means.flatten().sign().tolist())
+        [-1, 1]
+    """
+    learner = Learner(
+        components,
+        covariance_type=covariance,
+        reg_covar=ridge,
+        max_iter=_ITERATIONS,
+        random_state=draw_seed(generator),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        learner.fit(x[:: -(-len(x) // _MAX_POINTS)].cpu().numpy())
+    weights, means, covariances = (
+        torch.as_tensor(value).to(x)
+        for value in (learner.weights_, learner.means_, _full(learner.covariances_, learner))
+    )
+    kept = weights > 1e-12
+    return GaussianMixture(weights[kept] / weights[kept].sum(), means[kept], covariances[kept])
+
+
+def _full(covariances: np.ndarray, learner: Learner) -> np.ndarray:
+    """Covariances of any type as ``(K, D, D)``."""
+    if learner.covariance_type == "tied":
+        return np.broadcast_to(covariances, (learner.n_components, *covariances.shape)).copy()
+    if learner.covariance_type == "diag":
+        return covariances[:, :, None] * np.eye(covariances.shape[1])
+    return covariances

@@ -1,0 +1,51 @@
+"""Score-matching losses of a fitted density at held-out points."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scorematching.distributions import Distribution
+from scorematching.estimators.density.bases.flow import Flow
+from scorematching.estimators.density.bases.given import Given
+from scorematching.evaluation import score_matching_losses
+
+_STEP, _BATCH_SIZE = 0.05, 512
+
+
+def held_out_losses(density: Distribution, z: Tensor) -> Tensor:
+    """``tr grad s + 0.5 |s|^2`` at points, ``(N,)``.
+
+    Exact for smooth densities. The score of a spline flow jumps at its knots, where an exact
+    trace misses the jumps; with flows the trace is that of differences over 0.05 to either side,
+    which counts them.
+
+    Args:
+        density: of whitened points.
+        z: whitened points ``(N, D)``.
+
+    Example:
+        >>> from scorematching.distributions import Gaussian
+        >>> held_out_losses(Gaussian([0.0], [[1.0]]), torch.tensor([[3.0]])).item()
+        3.5
+    """
+    if not has_part(density, (Flow, Given)):
+        return score_matching_losses(density, z)
+    return torch.cat([_by_differences(density, part) for part in z.split(_BATCH_SIZE)])
+
+
+def _by_differences(density: Distribution, z: Tensor) -> Tensor:
+    divergence = z.new_zeros(len(z))
+    for j, step in enumerate(_STEP * torch.eye(density.dim, dtype=z.dtype, device=z.device)):
+        rise = density.score(z + step)[:, j] - density.score(z - step)[:, j]
+        divergence += rise / (2 * _STEP)
+    return divergence + 0.5 * density.score(z).square().sum(1)
+
+
+def has_part(density: object, kinds: tuple[type, ...]) -> bool:
+    """Whether a distribution is of some type, or has a part that is."""
+    if isinstance(density, kinds):
+        return True
+    parts = [getattr(density, name, None) for name in ("inner", "base")]
+    parts += list(getattr(density, "parts", ()))
+    return any(has_part(part, kinds) for part in parts if part is not None)

@@ -1,0 +1,193 @@
+"""Columns of a table that have no density of their own: constant, dependent, discrete."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MAX_RATIO, _MAX_ROWS = 1e-6, 10_000
+"""Largest share of a column's standard deviation that other columns leave unexplained."""
+
+_DISCRETE_SHARE, _MIN_ROWS, _FEW_VALUES = 0.1, 20, 2
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which columns of a table are modelled, and how the others follow from them.
+
+    Attributes:
+        names: of all columns.
+        kept: indices of the columns that are modelled.
+        constant: values of the constant columns, by index.
+        dependent: for each column that is a linear function of the kept ones, by index, its
+            intercept and coefficients ``(1 + K,)``.
+        discrete: columns that take few values, by index, with their number of values.
+        repeated: number of rows that repeat another row.
+
+    Example:
+        >>> x = torch.randn(30, 2).double()
+        >>> table = inspect(torch.cat([x, x.sum(1, keepdim=True), torch.ones(30, 1)], 1))
+        >>> table.kept, list(table.dependent), table.constant
+        ([0, 1], [2], {3: 1.0})
+    """
+
+    names: tuple[str, ...]
+    kept: list[int]
+    constant: dict[int, float]
+    dependent: dict[int, Tensor]
+    discrete: dict[int, int]
+    repeated: int
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """The modelled columns, ``(N, D) -> (N, K)``."""
+        return x[:, self.kept]
+
+    def restore(self, z: Tensor) -> Tensor:
+        """All columns from the modelled ones, ``(N, K) -> (N, D)``."""
+        x = z.new_empty(len(z), len(self.names))
+        x[:, self.kept] = z
+        for column, value in self.constant.items():
+            x[:, column] = value
+        for column, line in self.dependent.items():
+            x[:, column] = line[0] + z @ line[1:]
+        return x
+
+    def widen(self, gradient: Tensor) -> Tensor:
+        """A gradient in the modelled columns as one in all, zero elsewhere."""
+        wide = gradient.new_zeros(len(gradient), len(self.names))
+        wide[:, self.kept] = gradient
+        return wide
+
+    def warn(self, dequantised: bool) -> None:
+        """One message about all columns that need attention."""
+        parts = []
+        if self.constant:
+            parts.append(f"{self.name(self.constant)} constant and set aside")
+        if self.dependent:
+            parts.append(
+                f"{self.name(self.dependent)} set aside, since the other columns determine "
+                "it (a density exists only in the space of the others)"
+            )
+        if self.discrete and not dequantised:
+            counts = ", ".join(str(n) for n in list(self.discrete.values())[:_SHOWN])
+            parts.append(
+                f"{self.name(self.discrete)} discrete or rounded ({counts} different values), "
+                "where a density does not exist and likelihoods measure how narrow the peaks are; "
+                "pass dequantise=True, or drop it"
+            )
+        if parts:
+            warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=5)
+
+    def warn_if_off(self, x: Tensor) -> None:
+        """Warn where columns that were set aside differ from what `fit` found."""
+        aside = [*self.constant, *self.dependent]
+        if not aside:
+            return
+        expected = self.restore(self.reduce(x))[:, aside]
+        scale = x[:, aside].abs().amax(0) + expected.abs().amax(0)
+        off = ((x[:, aside] - expected).abs() > 1e-3 * scale).any(1)
+        if bool(off.any()):
+            warnings.warn(
+                f"X differs in {int(off.sum())} rows from the values of {self.name(aside)} that "
+                "follow from fit; these columns are ignored",
+                stacklevel=5,
+            )
+
+    def name(self, columns: Any) -> str:
+        """Columns by name, for messages."""
+        names = [self.names[column] for column in columns]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        word = "column" if len(names) == 1 else "columns"
+        return f"{word} {', '.join(names[:_SHOWN])}{more}:"
+
+
+def inspect(x: Tensor, names: Sequence[Any] | None = None) -> Table:
+    """Find constant, dependent and discrete columns, and repeated rows.
+
+    Args:
+        x: points ``(N, D)``, finite.
+        names: of the columns; None is their numbers.
+    """
+    labels = tuple(map(repr, names)) if names is not None else tuple(map(str, range(x.shape[1])))
+    rounding = 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)
+    is_constant = x.amax(0) - x.amin(0) <= rounding
+    constant = {c: x[0, c].item() for c in is_constant.nonzero().flatten().tolist()}
+    varying = (~is_constant).nonzero().flatten().tolist()
+    kept, dependent = _dependent(x, varying)
+    rows = len(x.unique(dim=0))
+    # Values that repeat only because whole rows do are not discrete.
+    whole = rows if x.shape[1] > 1 else -1
+    discrete = {c: n for c in kept if (n := _few_values(x[:, c])) is not None and n != whole}
+    return Table(labels, kept, constant, dependent, discrete, len(x) - rows)
+
+
+def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tensor]]:
+    """Columns that the ones before do not determine, and the others as functions of them."""
+    rows = x[:: -(-len(x) // _MAX_ROWS)][:, columns]
+    if len(rows) < len(columns) + 2:  # with so few rows every column would be determined
+        return columns, {}
+    z = (rows - rows.mean(0)) / rows.std(0, correction=0)
+    basis: list[Tensor] = []
+    kept, rest = [], []
+    for j, column in enumerate(columns):
+        residual = z[:, j]
+        for _ in range(2):  # twice, against rounding
+            for direction in basis:
+                residual = residual - (direction @ residual) * direction
+        if residual.norm() <= _MAX_RATIO * z[:, j].norm():
+            rest.append(column)
+        else:
+            basis.append(residual / residual.norm())
+            kept.append(column)
+    if not rest:
+        return kept, {}
+    design = torch.cat([x.new_ones(len(x), 1), x[:, kept]], 1)
+    scale = design.abs().amax(0)
+    solved = torch.linalg.lstsq(design / scale, x[:, rest]).solution / scale[:, None]
+    return kept, dict(zip(rest, solved.unbind(1)))
+
+
+def _few_values(column: Tensor) -> int | None:
+    """The number of different values of a discrete column; None if the column is continuous."""
+    count = len(column.unique())
+    few = count <= max(_FEW_VALUES, _DISCRETE_SHARE * len(column))
+    return count if few and len(column) >= min(_MIN_ROWS, 2 * count) else None
+
+
+def refuse_categories(X: Any) -> None:
+    """Refuse data frames with columns that are not numbers."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(dtypes, "items"):
+        return
+    bad = [
+        repr(name) for name, kind in dtypes.items() if str(kind) in ("category", "string", "str")
+    ]
+    if bad:
+        raise ValueError(
+            f"X must hold numbers, got categories in {', '.join(bad[:_SHOWN])}; fit one density "
+            "for each category, or encode them (sklearn.preprocessing.OrdinalEncoder) and pass "
+            "dequantise=True"
+        )
+
+
+def refuse_missing(values: NDArray[Any], names: Sequence[Any] | None) -> None:
+    """Refuse values that are not finite, with the place of the first one."""
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return
+    row, column = (int(place[0]) for place in bad.nonzero())
+    name = repr(names[column]) if names is not None else column
+    kind = "NaN" if values[row, column] != values[row, column] else "infinity"
+    raise ValueError(
+        f"X must be finite, got {kind} in row {row}, column {name} (NaN or inf in {int(bad.sum())} "
+        f"places of {int(bad.any(1).sum())} rows); drop these rows, or fill them in first, for "
+        "example with sklearn.impute.SimpleImputer"
+    )
