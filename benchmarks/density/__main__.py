@@ -11,15 +11,12 @@ Example:
 from __future__ import annotations
 
 import json
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
-from benchmarks.density.measure import cell
+from benchmarks.density.run import run
 from benchmarks.density.summary import summarise
 from benchmarks.density.tables import NINE, TABLES
 from benchmarks.harness.command import Docs, Smoke, command_line, run_command
@@ -28,7 +25,6 @@ from benchmarks.pages import density as density_page
 
 SMOKE: dict[str, Any] = {"max_steps": 20, "num_importance": 1000}
 SMOKE_TABLES, SMOKE_SEED = ["iris", "wine"], 1000
-SLOW_FIRST = ("digits", "breast cancer", "benign tumours", "red wine", "five blobs")
 HOME = Path(__file__).parents[1]
 
 Tables = Annotated[list[str] | None, typer.Option(help="Names of tables; all by default.")]
@@ -63,54 +59,6 @@ def measure(
     page = density_page.write(document, docs or HOME.parent / "docs")
     print(f"wrote {out.name} and {page.name}")
     return page
-
-
-def run(
-    wanted: list[tuple[str, int]], lines: Path, jobs: int, settings: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The cells that were asked for, those of the file and new ones, in order."""
-    found = read(lines)
-    todo = [key for key in wanted if key not in found]
-    todo.sort(key=lambda key: SLOW_FIRST.index(key[0]) if key[0] in SLOW_FIRST else 99)
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread)
-    with pool, lines.open("a") as file:
-        tasks = {pool.submit(cell, *key, settings): key for key in todo}
-        for task in as_completed(tasks):
-            result = task.result()
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            found[tasks[task]] = result
-            print(line(result), flush=True)
-    return [found[key] for key in wanted]
-
-
-def read(lines: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """Results that are there already; an incomplete last line is left out."""
-    found = {}
-    for text in lines.read_text().splitlines() if lines.exists() else []:
-        try:
-            result = json.loads(text)
-        except json.JSONDecodeError:
-            continue
-        found[result["table"], result["seed"]] = result
-    return found
-
-
-def one_thread() -> None:
-    """One thread for every library of this process."""
-    import threadpoolctl
-
-    torch.set_num_threads(1)
-    threadpoolctl.threadpool_limits(1)
-
-
-def line(result: dict[str, Any]) -> str:
-    """Log-likelihoods of a cell on one line."""
-    values = ", ".join(
-        f"{name} {row['log_density']:.2f}" if "log_density" in row else f"{name} failed"
-        for name, row in result["methods"].items()
-    )
-    return f"{result['table']}, seed {result['seed']}: {values}"
 
 
 def describe(command: str, cells: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 from torch import Tensor
 
-from benchmarks.density.peers import peers
+from benchmarks.density.peers import Fit, peers
 from benchmarks.density.tables import TABLES, split
 from scorematching.distributions import Distribution
 from scorematching.estimators.density import DensityEstimator
@@ -35,18 +36,28 @@ def cell(name: str, seed: int, settings: Row) -> Row:
     for method, base in {"ours": "auto", "ours, no flows": WITHOUT_FLOWS}.items():
         if base == "auto" and not has_flows():
             continue
-        rows[method] = ours(train, test, seed, {"base": base, **settings})
+        options = {"base": base, **settings}
+        rows[method] = caught(ours, train, test, seed, options)
     for method, fit in peers().items():
-        start = time.process_time()
-        try:
-            density = fit(train, seed)
-        except (ValueError, RuntimeError) as error:
-            rows[method] = {"failure": f"{type(error).__name__}: {error}"[:200]}
-            continue
-        seconds = time.process_time() - start
-        rows[method] = measured(density, train, test, seed) | {"seconds": seconds}
+        rows[method] = caught(theirs, fit, train, test, seed)
     points = {"train": len(train), "test": len(test), "columns": train.shape[1]}
     return {"table": name, "seed": seed, "points": points, "methods": rows}
+
+
+def caught(measure: Callable[..., Row], *arguments: Any) -> Row:
+    """The numbers of a method, or why there are none."""
+    try:
+        return measure(*arguments)
+    except (ValueError, RuntimeError) as error:
+        return {"failure": f"{type(error).__name__}: {error}"[:200]}
+
+
+def theirs(fit: Fit, train: Tensor, test: Tensor, seed: int) -> Row:
+    """One of the peers."""
+    start = time.process_time()
+    density = fit(train, seed)
+    seconds = time.process_time() - start
+    return measured(density, train, test, seed) | {"seconds": seconds}
 
 
 def ours(train: Tensor, test: Tensor, seed: int, settings: Row) -> Row:

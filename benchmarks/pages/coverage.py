@@ -29,9 +29,10 @@ the fraction that cover has a standard error of {error:.2%}.
 INFLATION = """## Variance that directions add
 
 The variance of the estimates over data sets, relative to exact score matching on the same data
-sets, and what `FitResult.how_many_projections` predicts from one data set (mean over twenty). The
-largest deviation of a prediction from its measurement is {worst:.1%}, where the measurement itself
-has a standard error of {error:.1%}.
+sets, and in brackets what `FitResult.how_many_projections` predicts from one data set (mean over
+twenty). Over parameters and sliced objectives, mean prediction and mean measurement differ by
+{by_model}. The largest deviation of a single cell is {worst:.1%}, where the measurement itself has
+a standard error of {error:.1%}.
 """
 
 
@@ -52,7 +53,7 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
     head = ["model", "parameter", *_objectives(document)]
     yield markdown_table([short(name) for name in head], _table(document, "coverage", "{:.1%}"))
     worst, error = worst_prediction(document)
-    yield INFLATION.format(worst=worst, error=error)
+    yield INFLATION.format(worst=worst, error=error, by_model=deviations(document))
     yield markdown_table([short(name) for name in head], _inflation(document))
     yield f"\n`{document['command']}` on {document['device']}; {made_with(document)}.\n"
 
@@ -82,6 +83,15 @@ def worst_prediction(document: dict[str, Any]) -> tuple[float, float]:
         (abs(row["predicted"] / row["inflation"] - 1), row["inflation_error"] / row["inflation"])
         for row in document["rows"]
     )
+
+
+def deviations(document: dict[str, Any]) -> str:
+    """Relative difference of mean prediction and mean measurement, for every model."""
+    found = {}
+    for name in dict.fromkeys(row["model"] for row in document["rows"]):
+        own = [r for r in document["rows"] if r["model"] == name and r["objective"] != "SM"]
+        found[name] = sum(r["predicted"] for r in own) / sum(r["inflation"] for r in own) - 1
+    return ", ".join(f"{value:+.1%} ({name})" for name, value in found.items())
 
 
 def standard_error(document: dict[str, Any]) -> float:

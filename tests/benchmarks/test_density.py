@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.density import __main__ as command
-from benchmarks.density import measure, peers, summary, tables
+from benchmarks.density import measure, peers, run, summary, tables
 from benchmarks.pages import density as density_page
 from tests.estimators.density.tables import normal
 
@@ -79,7 +79,7 @@ def test_the_page_shows_losses_as_losses(tmp_path):
 def test_an_interrupted_run_goes_on(tmp_path, capsys):
     lines = tmp_path / "density.jsonl"
     lines.write_text(json.dumps(made_up("iris", 0, 0.1)) + "\n" + '{"table": "wi')
-    found = command.run([("iris", 0)], lines, jobs=1, settings={})
+    found = run.run([("iris", 0)], lines, jobs=1, settings={})
     assert found[0]["methods"]["ours"]["auc"] == pytest.approx(0.51)
     assert not capsys.readouterr().out
 

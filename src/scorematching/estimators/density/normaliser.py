@@ -13,7 +13,7 @@ from scorematching.distributions import Distribution
 from scorematching.evaluation import LogZEstimate, ais_log_z, bidirectional
 
 _MIN_EFFECTIVE, _MIN_CHAINS = 100.0, 20.0
-_CHAINS, _PILOTS, _STEPS, _LEAPFROG = 400, 64, 60, 5
+_CHAINS, _PILOTS, _STEPS, _BRACKET_STEPS, _LEAPFROG = 400, 64, 200, 60, 5
 _BATCH_SIZE = 4096
 
 
@@ -138,7 +138,7 @@ def bracket(
         starts,
         samples,
         pilots,
-        num_steps=_STEPS,
+        num_steps=_BRACKET_STEPS,
         num_leapfrog=_LEAPFROG,
         generator=generator,
     )

@@ -1,0 +1,184 @@
+"""Bases: densities, scores and samples against scipy, scikit-learn, zuko and autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.mixture import GaussianMixture as Learner
+from sklearn.neighbors import KernelDensity as Kernels
+
+from scorematching.estimators.density import DensityEstimator
+from scorematching.estimators.density.bases.candidates import NAMES, families, whitened
+from scorematching.estimators.density.bases.flow import fit_flow, has_flows
+from scorematching.estimators.density.bases.gaussian import fit_gaussian
+from scorematching.estimators.density.bases.given import Given
+from scorematching.estimators.density.bases.kde import KernelDensity, fit_kde
+from scorematching.estimators.density.bases.mixture import fit_mixture
+from scorematching.estimators.density.bases.student_t import MultivariateT, fit_student_t
+from scorematching.estimators.density.bases.transformed import score_by_autograd
+from scorematching.estimators.density.losses import held_out_losses
+from scorematching.estimators.density.stacking import Stack
+from tests.estimators.density.tables import F64, normal
+from tests.statistics import assert_mean
+
+flows = pytest.mark.skipif(not has_flows(), reason="the extra flows is not installed")
+
+
+def points(n=200, seed=0):
+    """Two clusters in two dimensions."""
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    return torch.where(torch.arange(n)[:, None] % 2 == 0, x - 2, 0.5 * x + 2)
+
+
+def made(name):
+    """A distribution of every kind."""
+    x, g = points(), torch.Generator().manual_seed(0)
+    if name == "stack":
+        parts = [fit_gaussian(x), fit_kde(x, g), fit_student_t(x)]
+        return Stack(parts, torch.tensor([0.2, 0.5, 0.3]))
+    if name == "whitened":
+        return whitened(lambda x, held, g: fit_mixture(x, 2, generator=g))(x, x, g)
+    if name == "given":
+        return Given(Learner(2, random_state=0).fit(x.numpy()), x)
+    if name in ("maf", "nsf"):
+        return fit_flow(name, x, points(100, 1), g, max_steps=40)
+    fits = {"gaussian": fit_gaussian, "student-t": fit_student_t}
+    return fits[name](x) if name in fits else fit_kde(x, g)
+
+
+KINDS = [
+    "gaussian",
+    "student-t",
+    "kde",
+    "stack",
+    "whitened",
+    "given",
+    *(pytest.param(kind, marks=flows) for kind in ("maf", "nsf")),
+]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_density_score_and_samples_belong_together(name):
+    """The integral is one, the score is the gradient, and its mean over the samples is zero."""
+    law = made(name)
+    grid = torch.linspace(-30, 30, 601, dtype=F64)
+    plane = torch.cartesian_prod(grid, grid)
+    with torch.no_grad():
+        total = torch.cat([law(part) for part in plane.split(50_000)]).exp().sum() * 0.1**2
+    assert total.item() == pytest.approx(1.0, abs=0.02)
+    x = law.sample(4000, torch.Generator().manual_seed(1))
+    assert_mean(law.score(x), 0.0, detect=0.4)
+    if name != "given":
+        torch.testing.assert_close(law.score(x[:50]), score_by_autograd(law, x[:50]))
+    again = law.sample(4000, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(x, again, rtol=0, atol=0)
+
+
+def test_student_t_is_scipys():
+    scatter = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=F64)
+    law = MultivariateT(torch.tensor([1.0, -1.0], dtype=F64), scatter, df=3)
+    truth = scipy.stats.multivariate_t([1.0, -1.0], scatter.numpy(), df=3)
+    x = points()
+    np.testing.assert_allclose(law(x), truth.logpdf(x.numpy()), rtol=1e-10)
+
+
+def test_student_t_finds_the_tails(generator):
+    """Of a Student-t with 2 degrees of freedom, and of a normal distribution."""
+    law = MultivariateT(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64), df=2)
+    assert fit_student_t(law.sample(3000, generator)).df in (1, 2, 3)
+    assert fit_student_t(normal(3).sample(3000, generator)).df >= 20
+
+
+def test_kernels_are_scikit_learns():
+    x = points()
+    theirs = Kernels(bandwidth=0.4).fit(x.numpy()).score_samples(points(50, 1).numpy())
+    np.testing.assert_allclose(KernelDensity(x, 0.4)(points(50, 1)), theirs, rtol=1e-10)
+
+
+def test_bandwidth_is_near_the_best(generator):
+    """No other bandwidth has a larger likelihood at many new points, by more than 0.02."""
+    x, test = points(300), points(3000, 1)
+    chosen = fit_kde(x, generator)(test).mean().item()
+    best = max(KernelDensity(x, h)(test).mean().item() for h in np.logspace(-1.5, 0.5, 30))
+    assert chosen > best - 0.02
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied", "diag"])
+def test_mixtures_are_scikit_learns(covariance, generator):
+    x = points()
+    ours = fit_mixture(x, 2, covariance, 1e-3, generator)
+    theirs = Learner(2, covariance_type=covariance, reg_covar=1e-3, random_state=0).fit(x.numpy())
+    np.testing.assert_allclose(ours(x).mean(), theirs.score(x.numpy()), rtol=1e-3)
+
+
+def test_gaussian_of_fewer_points_than_columns():
+    x = torch.randn(5, 20, generator=torch.Generator().manual_seed(0), dtype=F64)
+    for shrink in (True, False):
+        assert fit_gaussian(x, shrink)(x).isfinite().all()
+
+
+def test_names_of_bases():
+    assert {"gaussian", "kde", "mixture"} < set(NAMES)
+    few = families("auto", 20)
+    assert not any(family.slow for family in few)  # no flows for twenty points
+    assert len(families(["kde"], 100)) == 2
+
+
+# Flows.
+
+
+@flows
+def test_flows_leave_torch_as_it_was(generator):
+    state = torch.get_rng_state()
+    validate = torch.distributions.Distribution._validate_args
+    a, b = (
+        fit_flow("maf", points(), points(50, 1), torch.Generator().manual_seed(3), max_steps=5)
+        for _ in range(2)
+    )
+    assert torch.equal(a(points()), b(points()))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.distributions.Distribution._validate_args is validate
+
+
+@flows
+@pytest.mark.parametrize("kind", ["maf", "nsf"])
+def test_flows_learn_two_clusters(kind, generator):
+    flow = fit_flow(kind, points(600), points(200, 1), generator, max_steps=150)
+    test = points(1000, 2)
+    assert flow(test).mean() > fit_gaussian(points(600))(test).mean() + 0.2
+
+
+@flows
+def test_flows_of_one_column(generator):
+    x = points()[:, :1]
+    assert fit_flow("nsf", x[:150], x[150:], generator, max_steps=5)(x).isfinite().all()
+
+
+@flows
+def test_flows_in_the_estimator():
+    """A spiral, which no mixture of a few Gaussians has: the flow gets weight."""
+    rng = np.random.default_rng(0)
+    angle = 3 * np.pi * np.sqrt(rng.random(400))
+    x = np.c_[angle * np.cos(angle), angle * np.sin(angle)] + 0.3 * rng.normal(size=(400, 2))
+    estimator = DensityEstimator("none", base=["gaussian", "nsf"], random_state=0).fit(x)
+    assert estimator.weights_["nsf"] > 0.5
+    assert np.isfinite(estimator.score(x[:20])) and estimator.sample(5, 0).shape == (5, 2)
+
+
+@flows
+def test_losses_of_splines_count_the_jumps(generator):
+    """Held-out losses estimate ``0.5 E|s - s_d|^2`` up to the constant of the data."""
+    law = normal(1)
+    flow = fit_flow("nsf", law.sample(300, generator), law.sample(100, generator), generator, 60)
+    x = torch.linspace(-5, 5, 20_001, dtype=F64)[:, None]
+    weights = law(x).softmax(0)
+    direct = weights @ (0.5 * (flow.score(x) + x).square() - 0.5 * x.square()).sum(1)
+    by_differences = weights @ held_out_losses(flow, x)
+    assert by_differences.item() == pytest.approx(direct.item(), abs=0.05)
+    own = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(flow(own).sum(), own, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), own)
+    between_knots = weights @ (curvature + 0.5 * slope.detach().square()).sum(1)
+    assert abs(between_knots - direct) > 0.2
