@@ -7,7 +7,6 @@ entries and negative eigenvalues, so it is no precision matrix of any normal dis
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
@@ -27,9 +26,9 @@ from benchmarks.harness.command import Docs, Output, Smoke, command_line, run_co
 from benchmarks.harness.jobs import Jobs, run_tasks
 from benchmarks.harness.provenance import stamp
 from benchmarks.pages import graphs as graphs_page
+from benchmarks.pages.parts import publish
 from scorematching.inference import GraphicalModel
 
-HOME = Path(__file__).parent
 SIZES = [(50, 200), (50, 1000), (200, 200), (200, 1000)]
 """Columns and points."""
 GROWTH = [(20, n) for n in (500, 2000, 8000)]
@@ -95,7 +94,7 @@ DATA = {"gaussian": gaussian, "truncated": truncated}
 def lasso_path(X: Array) -> tuple[Array, list[Array]]:
     """The graphical lasso on standardised columns: largest penalty of each edge, and precisions."""
     sd = X.std(0)
-    S = np.corrcoef(X.T)
+    S: Array = np.atleast_2d(np.corrcoef(X.T))
     largest = np.abs(S - np.eye(len(S))).max()
     ranks, found = np.zeros_like(S), []
     for alpha in np.geomspace(largest, 0.02 * largest, PENALTIES):
@@ -178,12 +177,7 @@ def measure(
     rows.sort(key=lambda row: (row["kind"], row["dim"], row["n"], row["repeat"]))
     document = {**stamp(command), "sizes": sizes, "growth": growth, "rows": rows}
     document["path"] = path_example()
-    out, docs = out or HOME / "results" / "graphs.json", docs or HOME.parent / "docs"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
-    page = graphs_page.write(document, docs)
-    print(f"wrote {out.name} and {page.name}")
-    return page
+    return publish(document, "graphs", out, docs, graphs_page.write)
 
 
 def _cost(task: tuple[str, int, int, int]) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ from benchmarks.harness.command import Docs, Output, command_line, run_command
 from benchmarks.harness.jobs import Jobs, run_tasks
 from benchmarks.harness.provenance import stamp
 from benchmarks.pages import ksd as ksd_page
+from benchmarks.pages.parts import publish
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.evaluation import Fitted, Fixed, Split, ksd_test
 
-HOME = Path(__file__).parent
 POINTS, LEVEL, CHUNK = 100, 0.05, 25
 DRAWS = {"wild": 199, "parametric": 99}
 """Draws of the null distribution; 0.05 times their number plus one is an integer."""
@@ -130,7 +129,7 @@ def binomial_range(n: int, probability: float = LEVEL, coverage: float = 0.99) -
 
     Example:
         >>> binomial_range(500)
-        (14, 39)
+        (13, 38)
     """
     chances = [
         math.comb(n, k) * probability**k * (1 - probability) ** (n - k) for k in range(n + 1)
@@ -178,12 +177,7 @@ def measure(
         found = [p for task, part in zip(tasks, parts) if task[0] == index for p in part]
         rows.append(summary(cell, found))
     document = {**stamp(command), "points": POINTS, "draws": DRAWS, "cells": rows}
-    out, docs = out or HOME / "results" / "ksd.json", docs or HOME.parent / "docs"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
-    page = ksd_page.write(document, docs)
-    print(f"wrote {out.name} and {page.name}")
-    return page
+    return publish(document, "ksd", out, docs, ksd_page.write)
 
 
 if __name__ == "__main__":

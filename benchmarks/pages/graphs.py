@@ -48,14 +48,15 @@ starts and strong rules.
 The edges of each solution are then estimated again without the penalty and the factor, and the
 models are compared by extended BIC (`selection="ebic"`) or by held-out loss (`selection="cv"`).
 Extended BIC assumes the scale of a log-likelihood. That of the loss differs by a factor J / H, the
-variance of its derivative over its curvature, which depends on the model and the weight; the loss is
-divided by the mean of this factor over all pairs. Without that, far too many edges are chosen.
+variance of its derivative over its curvature, which depends on the model and the weight. The loss
+is divided by the mean of this factor over all pairs; otherwise too many edges would be chosen.
 
 ## When not to trust it
 
 - K need not be positive definite. For `gaussian` data with few points that can be a nuisance; for
   truncated data it is right, since many valid K are not.
-- Extended BIC favours few edges: with few points expect missing edges, not wrong ones.
+- With few points many edges are missed, and of those that are chosen some are wrong; on truncated
+  data with as many columns as points it can be half of them (columns *recall* and *wrong* below).
 - For `gamma` with many points near zero use `weight="x^2"`.
 - A graph describes dependence within the family. Check the fit of a Gaussian model with
   `sm.evaluation.ksd_test`; for the positive kinds no such test is offered here.
@@ -91,8 +92,9 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
         "Truncated data are drawn from exp(-x'Kx/2) on the positive orthant, with ones on the "
         "diagonal of K\nand entries from 0.5 to 2 for edges: mutual exclusion. K has negative "
         "eigenvalues, so it is the\nprecision of no normal distribution. The ranking of edges by a "
-        "graphical lasso is about as good as\nours. Its estimate of K is not, and more points do "
-        "not help: the relative error (Frobenius norm)\nbelow is the least on its path.\n"
+        "graphical lasso is about as good as\nours (table above). Its estimate of K is not, and "
+        "more points do not help: the relative error\n(Frobenius norm) below is the least on its "
+        "path.\n"
     )
     head = ["D", "N", "least eigenvalue of K", "error of K", "lasso's error of K"]
     yield markdown_table(head, _errors(document))
@@ -137,6 +139,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
     for key, label in (("error", "GraphicalModel"), ("error_lasso", "graphical lasso")):
         middle.plot(points, [median(mine, key) for mine in cells], marker="o", label=label)
     middle.set(xscale="log", yscale="log", xlabel="points", ylabel="relative error of K")
+    middle.set_xticks(points, [str(n) for n in points], minor=False)
+    middle.minorticks_off()
     middle.set_title("truncated data", fontsize=10)
     middle.legend(fontsize=8)
     _draw_path(right, document["path"])
@@ -144,7 +148,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def _draw_auc(axes: Any, document: dict[str, Any]) -> None:
-    labels = []
+    labels: list[str] = []
     for kind in ("gaussian", "truncated"):
         for dim, n in document["sizes"]:
             mine, y = _of(document, kind, dim, n), -len(labels)

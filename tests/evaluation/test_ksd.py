@@ -143,8 +143,12 @@ def test_events_of_any_shape():
 def test_anything_with_a_score(generator):
     x = MODEL.sample(5, generator)
     estimator = SimpleNamespace(grad_log_density=lambda X: MODEL.score(torch.as_tensor(X)).numpy())
+    fit = SimpleNamespace(
+        cov_params=lambda: None, predict=lambda X, which: {"score": MODEL.score(X).numpy()}[which]
+    )
     wanted = MODEL.score(x)
     given = {
+        "result of a fit": fit,
         "distribution": MODEL,
         "log-density": lambda x: MODEL.log_density(x),
         "field": LogDensityField(MODEL),
