@@ -42,7 +42,7 @@ fitted once more to all points. A normal and a heavy-tailed part always keep a l
 bounds what a row far from all others can cost.
 
 Score matching then learns a tilt of that base; where the held-out likelihood does not rise by more
-than its error the tilt is dropped.
+than two errors the tilt is dropped.
 """
 
 

@@ -51,6 +51,7 @@ class Learned:
 def learn_density(
     settings: Any,
     s: Tensor,
+    groups: Tensor,
     scale: Standardise,
     whiten: Whiten,
     objective: Objective,
@@ -61,19 +62,21 @@ def learn_density(
     Args:
         settings: the estimator, for its arguments.
         s: points ``(N, D)``.
+        groups: numbers of rows that stay together when points are held out, ``(N,)``.
         scale: how they were standardised.
         whiten: their whitening.
         objective: of the tilt, or of NICE.
         generator: source of randomness.
     """
     if settings.model == "nice":
-        return _nice(settings, s, whiten, objective, generator)
+        return _nice(settings, s, groups, whiten, objective, generator)
 
     def report(line: str) -> None:
         if settings.verbose:
             print(line, flush=True)
 
-    base = choose_base(_families(settings.base, s, scale), s, generator, report)
+    folds = make_folds(s, generator, groups=groups)
+    base = choose_base(_families(settings.base, s, scale), folds, generator, report)
     held_out = base.log_densities.mean().item()
     report(f"base: held-out log-likelihood {held_out:.3f}, parts {', '.join(base.weights)}")
     if settings.model == "none" or len(s) < _MIN_TILT_POINTS:
@@ -138,11 +141,16 @@ def _size(settings: Any, base: Base, tilt: Any, held: Tensor, generator: torch.G
 
 
 def _nice(
-    settings: Any, s: Tensor, whiten: Whiten, objective: Objective, generator: torch.Generator
+    settings: Any,
+    s: Tensor,
+    groups: Tensor,
+    whiten: Whiten,
+    objective: Objective,
+    generator: torch.Generator,
 ) -> Learned:
     """NICE at whitened points."""
     count = max(2, round(1 / settings.validation_fraction))
-    train, held = make_folds(s, generator, count).split(0)
+    train, held = make_folds(s, generator, count, groups).split(0)
     learned, loss, steps = learn_nice(whiten(train), whiten(held), objective, settings, generator)
     density = Transformed(learned, whiten)
     with torch.no_grad():
