@@ -15,6 +15,7 @@ from scorematching.estimators.density.bases.given import fit_given, is_given
 from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.calibration import Size, calibrate
 from scorematching.estimators.density.choice import Base, choose_base
+from scorematching.estimators.density.fitting import Points
 from scorematching.estimators.density.nice import learn_nice
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
 from scorematching.estimators.density.scaling import Inverse
@@ -112,10 +113,9 @@ def _tilted(
     def with_scores(s: Tensor) -> Tensor:
         return torch.cat([whiten(s), base.held_out.score(s) @ jacobian.mT], 1)
 
-    names = [name for name in TiltSettings._fields if name != "progress"]
-    options = TiltSettings(**{name: getattr(settings, name) for name in names})
-    points, valid = with_scores(train), with_scores(held)
-    learned = learn_tilt(points, valid, objective, options, generator)
+    options = TiltSettings(**{name: getattr(settings, name) for name in TiltSettings._fields})
+    points = Points(with_scores(train), with_scores(held))
+    learned = learn_tilt(points, objective, options, generator)
     held_out = base.log_densities.mean().item()
     if learned is None or (settings.calibrate and learned.validation_loss >= 0):
         report("tilt: none, since training does not lower the held-out loss of the base")
@@ -151,8 +151,9 @@ def _nice(
     """NICE at whitened points."""
     count = max(2, round(1 / settings.validation_fraction))
     train, held = make_folds(s, generator, count, groups).split(0)
-    learned, loss, steps = learn_nice(whiten(train), whiten(held), objective, settings, generator)
+    points = Points(whiten(train), whiten(held))
+    learned, fit = learn_nice(points, objective, settings, generator)
     density = Transformed(learned, whiten)
     with torch.no_grad():
         held_out = density(held).mean().item()
-    return Learned(density, held_out, {"nice": 1.0}, validation_loss=loss, steps=steps)
+    return Learned(density, held_out, {"nice": 1.0}, validation_loss=fit.loss, steps=fit.steps)
