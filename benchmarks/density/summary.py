@@ -44,7 +44,7 @@ def _margin(cells: Sequence[Row], method: str, rivals: Sequence[str]) -> Row:
     over_points = sum(gap.var(ddof=1) / len(gap) for gap in gaps) ** 0.5 / len(gaps)
     over_seeds = np.std(means, ddof=1) / len(means) ** 0.5 if len(means) > 1 else 0.0
     error, margin = max(float(over_points), float(over_seeds)), float(np.mean(means))
-    auc = min(_mean(cells, rival, "auc") for rival in rivals)
+    auc = max(0.5, min(_mean(cells, rival, "auc") for rival in rivals))
     return {
         "best": best,
         "margin": margin,

@@ -27,7 +27,7 @@ class Size(NamedTuple):
 
 
 def calibrate(tilt: Tensor, tilt_of_base: Tensor) -> Size:
-    """The size of largest held-out likelihood, or zero where its gain is within its error.
+    """The size of largest held-out likelihood, or zero where its gain is within two errors.
 
     Score matching compares slopes, and may misjudge how much mass lies where; likelihood measures
     that directly. ``L(a) = a mean t(held-out) - log mean exp(a t(base))`` is concave in a.
@@ -54,4 +54,4 @@ def calibrate(tilt: Tensor, tilt_of_base: Tensor) -> Size:
     spread = (size * tilt).std().item() / len(tilt) ** 0.5 if len(tilt) > 1 else math.inf
     weights = (size * tilt_of_base - log_z[best]).exp()
     error = math.hypot(spread, weights.std().item() / len(weights) ** 0.5)
-    return Size(size, gain, error) if gain > error else Size(0.0, 0.0, error)
+    return Size(size, gain, error) if gain > 2 * error else Size(0.0, 0.0, error)

@@ -15,7 +15,6 @@ from scorematching.estimators.density.selection import (
     Folds,
     Trial,
     attempt,
-    make_folds,
     walk,
 )
 from scorematching.estimators.density.stacking import Stack, stacking_weights
@@ -48,7 +47,7 @@ class Base:
 
 
 def choose_base(
-    families: Sequence[Family], x: Tensor, generator: torch.Generator, report: Report
+    families: Sequence[Family], folds: Folds, generator: torch.Generator, report: Report
 ) -> Base:
     """Try candidates and stack them.
 
@@ -57,7 +56,7 @@ def choose_base(
 
     Args:
         families: lists of candidates, each in order of complexity.
-        x: points ``(N, D)``, standardised.
+        folds: of standardised points.
         generator: source of randomness.
         report: receives a line about each candidate.
 
@@ -67,7 +66,6 @@ def choose_base(
     Raises:
         ValueError: if every candidate fails.
     """
-    folds = make_folds(x, generator)
     trials: list[Trial] = []
     for family in families:
         if family.slow:

@@ -289,6 +289,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.table_.warn(self.dequantise)
         generator = self._generator(self.random_state)
         r = self.table_.reduce(x)
+        groups = r.unique(dim=0, return_inverse=True)[1]
         if self.dequantise:
             r = Dequantise.fit(r)(r, generator)
         self.scaling_: Standardise = robust_standardise(r)
@@ -297,7 +298,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.whitening_: Transform = Compose(self.scaling_, self._whiten)
         if self.noise:
             s = self._blurred(s, generator)
-        learned = learn_density(self, s, self.scaling_, self._whiten, objective, generator)
+        learned = learn_density(self, s, groups, self.scaling_, self._whiten, objective, generator)
         self.density_: Distribution = learned.density
         self.weights_, self.tilt_size_ = learned.weights, learned.tilt_size
         self.validation_loss_, self.n_steps_ = learned.validation_loss, learned.steps

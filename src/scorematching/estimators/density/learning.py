@@ -15,6 +15,7 @@ from scorematching.estimators.density.bases.given import fit_given, is_given
 from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.calibration import Size, calibrate
 from scorematching.estimators.density.choice import Base, choose_base
+from scorematching.estimators.density.fitting import Points
 from scorematching.estimators.density.nice import learn_nice
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
 from scorematching.estimators.density.scaling import Inverse
@@ -51,6 +52,7 @@ class Learned:
 def learn_density(
     settings: Any,
     s: Tensor,
+    groups: Tensor,
     scale: Standardise,
     whiten: Whiten,
     objective: Objective,
@@ -61,19 +63,21 @@ def learn_density(
     Args:
         settings: the estimator, for its arguments.
         s: points ``(N, D)``.
+        groups: numbers of rows that stay together when points are held out, ``(N,)``.
         scale: how they were standardised.
         whiten: their whitening.
         objective: of the tilt, or of NICE.
         generator: source of randomness.
     """
     if settings.model == "nice":
-        return _nice(settings, s, whiten, objective, generator)
+        return _nice(settings, s, groups, whiten, objective, generator)
 
     def report(line: str) -> None:
         if settings.verbose:
             print(line, flush=True)
 
-    base = choose_base(_families(settings.base, s, scale), s, generator, report)
+    folds = make_folds(s, generator, groups=groups)
+    base = choose_base(_families(settings.base, s, scale), folds, generator, report)
     held_out = base.log_densities.mean().item()
     report(f"base: held-out log-likelihood {held_out:.3f}, parts {', '.join(base.weights)}")
     if settings.model == "none" or len(s) < _MIN_TILT_POINTS:
@@ -109,10 +113,9 @@ def _tilted(
     def with_scores(s: Tensor) -> Tensor:
         return torch.cat([whiten(s), base.held_out.score(s) @ jacobian.mT], 1)
 
-    names = [name for name in TiltSettings._fields if name != "progress"]
-    options = TiltSettings(**{name: getattr(settings, name) for name in names})
-    points, valid = with_scores(train), with_scores(held)
-    learned = learn_tilt(points, valid, objective, options, generator)
+    options = TiltSettings(**{name: getattr(settings, name) for name in TiltSettings._fields})
+    points = Points(with_scores(train), with_scores(held))
+    learned = learn_tilt(points, objective, options, generator)
     held_out = base.log_densities.mean().item()
     if learned is None or (settings.calibrate and learned.validation_loss >= 0):
         report("tilt: none, since training does not lower the held-out loss of the base")
@@ -138,13 +141,19 @@ def _size(settings: Any, base: Base, tilt: Any, held: Tensor, generator: torch.G
 
 
 def _nice(
-    settings: Any, s: Tensor, whiten: Whiten, objective: Objective, generator: torch.Generator
+    settings: Any,
+    s: Tensor,
+    groups: Tensor,
+    whiten: Whiten,
+    objective: Objective,
+    generator: torch.Generator,
 ) -> Learned:
     """NICE at whitened points."""
     count = max(2, round(1 / settings.validation_fraction))
-    train, held = make_folds(s, generator, count).split(0)
-    learned, loss, steps = learn_nice(whiten(train), whiten(held), objective, settings, generator)
+    train, held = make_folds(s, generator, count, groups).split(0)
+    points = Points(whiten(train), whiten(held))
+    learned, fit = learn_nice(points, objective, settings, generator)
     density = Transformed(learned, whiten)
     with torch.no_grad():
         held_out = density(held).mean().item()
-    return Learned(density, held_out, {"nice": 1.0}, validation_loss=loss, steps=steps)
+    return Learned(density, held_out, {"nice": 1.0}, validation_loss=fit.loss, steps=fit.steps)

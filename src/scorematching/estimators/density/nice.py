@@ -9,11 +9,11 @@ from torch import Tensor
 
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.transformed import score_by_autograd
+from scorematching.estimators.density.fitting import Fit, Points, fit_module
 from scorematching.models import NICE
 from scorematching.objectives import Objective
-from scorematching.training import TrainConfig, train
 
-_RATE, _VALIDATE_EVERY = 2e-3, 10
+_RATE = 2e-3
 
 
 class NICEDensity(Distribution):
@@ -42,37 +42,15 @@ class NICEDensity(Distribution):
 
 
 def learn_nice(
-    z_train: Tensor,
-    z_valid: Tensor,
-    objective: Objective,
-    settings: Any,
-    generator: torch.Generator,
-) -> tuple[NICEDensity, float, int]:
-    """Train a NICE on whitened points ``(N, D)``, in single precision.
+    points: Points, objective: Objective, settings: Any, generator: torch.Generator
+) -> tuple[NICEDensity, Fit]:
+    """Train a NICE on whitened points.
 
     Returns:
-        The distribution, its least held-out loss, and the number of steps.
+        The distribution, and its training.
     """
-    with torch.device(z_train.device):
-        model = NICE(z_train.shape[1], settings.hidden, generator=generator).float()
-    config = TrainConfig(
-        steps=settings.max_steps,
-        batch_size=min(settings.batch_size, len(z_train)),
-        lr=settings.learning_rate or _RATE,
-        schedule="cosine",
-        max_norm=100.0,
-        validate_every=_VALIDATE_EVERY,
-        patience=-(-settings.patience // _VALIDATE_EVERY),
-    )
-    result = train(
-        model,
-        objective,
-        z_train.float(),
-        config,
-        validation=z_valid.float(),
-        executor=("captured", "eager"),
-        generator=generator,
-        progress=bool(settings.verbose),
-    )
-    assert result.best_loss is not None
-    return NICEDensity(model.double(), z_train.shape[1]), result.best_loss, result.steps
+    dim = points.train.shape[1]
+    with torch.device(points.train.device):
+        model = NICE(dim, settings.hidden, generator=generator).float()
+    fit = fit_module(model, objective, points, settings, generator, rate=_RATE, schedule="cosine")
+    return NICEDensity(model.double(), dim), fit

@@ -89,7 +89,12 @@ class Folds:
         return self.x[torch.cat(self.held)]
 
 
-def make_folds(x: Tensor, generator: torch.Generator, count: int | None = None) -> Folds:
+def make_folds(
+    x: Tensor,
+    generator: torch.Generator,
+    count: int | None = None,
+    groups: Tensor | None = None,
+) -> Folds:
     """Folds of equal size, at random.
 
     Args:
@@ -97,19 +102,20 @@ def make_folds(x: Tensor, generator: torch.Generator, count: int | None = None) 
         generator: source of randomness.
         count: number of folds; None is 5, or 3 above 3,000 points, or a single split that holds
             out a tenth of them, at most 5,000, above 10,000.
+        groups: numbers from zero of rows that stay together, ``(N,)``; None takes equal rows.
 
     Example:
         >>> folds = make_folds(torch.randn(20, 2), torch.Generator().manual_seed(0))
         >>> len(folds), [len(held) for held in folds.held]
         (5, [4, 4, 4, 4, 4])
     """
-    distinct, which = x.unique(dim=0, return_inverse=True)
-    place = torch.randperm(len(distinct), generator=generator, device=x.device)[which]
-    if count is None and len(distinct) > _MOST:
-        held_out = min(int(_SINGLE_SPLIT * len(distinct)), _MAX_HELD_OUT)
+    which = x.unique(dim=0, return_inverse=True)[1] if groups is None else groups
+    num = int(which.max()) + 1
+    place = torch.randperm(num, generator=generator, device=x.device)[which]
+    if count is None and num > _MOST:
+        held_out = min(int(_SINGLE_SPLIT * num), _MAX_HELD_OUT)
         return Folds(x, [(place < held_out).nonzero().flatten()])
-    count = count or (3 if len(distinct) > _MANY else 5)
-    count = min(count, len(distinct))
+    count = min(count or (3 if num > _MANY else 5), num)
     return Folds(x, [(place % count == k).nonzero().flatten() for k in range(count)])
 
 

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from scorematching.closed_form import QuadraticForm, SelectableFeatures, quadratic_form
 from scorematching.errors import DivergedError
 from scorematching.estimators.deep_kernel import RidgePath
+from scorematching.estimators.density.fitting import Points, fit_module
 from scorematching.models import DKEF
 from scorematching.models.networks import mlp
 from scorematching.objectives import Objective, ScoreMatching
-from scorematching.training import TrainConfig, train
 
 _BOUND = 5.0
-_VALIDATE_EVERY, _CHUNK = 10, 512
+_CHUNK = 512
 _RATES = {"dkef": 1e-2, "mlp": 2e-3}
 
 
@@ -40,7 +40,6 @@ class TiltSettings(NamedTuple):
     batch_size: int
     learning_rate: float | None
     patience: int
-    progress: bool = False
 
 
 class Learned(NamedTuple):
@@ -124,17 +123,12 @@ def _along(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
 
 
 def learn_tilt(
-    points: Tensor,
-    valid: Tensor,
-    objective: Objective,
-    settings: TiltSettings,
-    generator: torch.Generator,
+    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
 ) -> Learned | None:
     """Train a tilt, with early stopping on the held-out loss.
 
     Args:
-        points: training points and scores of the base there, ``[z, s0]: (N, 2 D)``.
-        valid: the same for held-out points.
+        points: training and held-out points with scores of the base, ``[z, s0]: (N, 2 D)``.
         objective: exact or sliced score matching.
         settings: of the estimator.
         generator: source of randomness.
@@ -144,7 +138,7 @@ def learn_tilt(
     """
     learn = _learn_kernel if settings.model == "dkef" else _learn_network
     try:
-        learned = learn(points, valid, objective, settings, generator)
+        learned = learn(points, objective, settings, generator)
     except (DivergedError, ValueError, torch.linalg.LinAlgError):
         return None
     finite = all(bool(p.isfinite().all()) for p in learned.tilt.state_dict().values())
@@ -152,34 +146,26 @@ def learn_tilt(
 
 
 def _learn_network(
-    points: Tensor,
-    valid: Tensor,
-    objective: Objective,
-    settings: TiltSettings,
-    generator: torch.Generator,
+    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
 ) -> Learned:
-    with torch.device(points.device):
-        tilt = NetworkTilt(points.shape[1] // 2, settings.hidden, generator).float()
+    with torch.device(points.train.device):
+        tilt = NetworkTilt(points.train.shape[1] // 2, settings.hidden, generator).float()
 
     def loss(model: nn.Module, batch: Tensor, generator: Any = None) -> Tensor:
         z, s0 = batch.chunk(2, 1)
         return objective(model, z, generator) + _along(model, z, s0)
 
-    result = _train(tilt, loss, points, valid, settings, generator)
-    return Learned(tilt.double().requires_grad_(False), result[0], result[1])
+    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["mlp"])
+    return Learned(tilt.double().requires_grad_(False), found.loss, found.steps)
 
 
 def _learn_kernel(
-    points: Tensor,
-    valid: Tensor,
-    objective: Objective,
-    settings: TiltSettings,
-    generator: torch.Generator,
+    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
 ) -> Learned:
-    dim = points.shape[1] // 2
-    with torch.device(points.device):
-        model = DKEF(dim, min(settings.num_inducing, len(points)), generator=generator).float()
-    model.initialise(points[:, :dim].float(), generator)
+    count, dim = len(points.train), points.train.shape[1] // 2
+    with torch.device(points.train.device):
+        model = DKEF(dim, min(settings.num_inducing, count), generator=generator).float()
+    model.initialise(points.train[:, :dim].float(), generator)
     tilt = KernelTilt(model)
 
     def loss(model: KernelTilt, batch: Tensor, generator: Any = None) -> Tensor:
@@ -192,13 +178,13 @@ def _learn_kernel(
 
         return objective(t, z, generator) + _along(t, z, s0)
 
-    _, steps = _train(tilt, loss, points, valid, settings, generator)
+    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["dkef"])
     tilt.double()
     with torch.no_grad():
-        path = RidgePath(_form(tilt, points, generator), _form(tilt, valid, generator))
+        path = RidgePath(*(_form(tilt, part, generator) for part in points))
         lam = path.best()
         model.alpha.copy_(path.alpha(lam))
-    return Learned(tilt.requires_grad_(False), path.loss(lam), steps)
+    return Learned(tilt.requires_grad_(False), path.loss(lam), found.steps)
 
 
 def _form(tilt: KernelTilt, points: Tensor, generator: torch.Generator) -> QuadraticForm:
@@ -208,34 +194,3 @@ def _form(tilt: KernelTilt, points: Tensor, generator: torch.Generator) -> Quadr
     for chunk in rest:
         form = form.merge(tilt.form(ScoreMatching(), chunk, generator))
     return form
-
-
-def _train(
-    tilt: nn.Module,
-    loss: Callable[..., Tensor],
-    points: Tensor,
-    valid: Tensor,
-    settings: TiltSettings,
-    generator: torch.Generator,
-) -> tuple[float, int]:
-    """Train in place, in single precision; the least held-out loss, and the steps taken."""
-    config = TrainConfig(
-        steps=settings.max_steps,
-        batch_size=2 * (min(settings.batch_size, len(points)) // 2),
-        lr=settings.learning_rate or _RATES[settings.model],
-        max_norm=100.0,
-        validate_every=_VALIDATE_EVERY,
-        patience=-(-settings.patience // _VALIDATE_EVERY),
-    )
-    result = train(
-        tilt,
-        loss,
-        points.float(),
-        config,
-        validation=valid.float(),
-        executor="eager",
-        generator=generator,
-        progress=settings.progress,
-    )
-    assert result.best_loss is not None
-    return result.best_loss, result.steps

@@ -1,0 +1,70 @@
+"""Training of a module with early stopping, by the arguments of `DensityEstimator`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from scorematching.training import TrainConfig, train
+
+_VALIDATE_EVERY, _MAX_NORM = 10, 100.0
+
+
+class Points(NamedTuple):
+    """Training points and held-out points, ``(N, D)`` each."""
+
+    train: Tensor
+    valid: Tensor
+
+
+class Fit(NamedTuple):
+    """The least held-out loss, and the number of steps taken."""
+
+    loss: float
+    steps: int
+
+
+def fit_module(
+    module: nn.Module,
+    loss: Callable[..., Tensor],
+    points: Points,
+    settings: Any,
+    generator: torch.Generator,
+    *,
+    rate: float,
+    schedule: str = "constant",
+) -> Fit:
+    """Train in place, in single precision.
+
+    Args:
+        module: in single precision; has the weights of the least held-out loss afterwards.
+        loss: an objective, or ``(module, batch, generator=...) -> (N,)``.
+        points: training and held-out points.
+        settings: with ``max_steps``, ``batch_size``, ``learning_rate`` and ``patience``.
+        generator: source of randomness.
+        rate: the learning rate where ``settings`` has None.
+        schedule: of the learning rate.
+    """
+    config = TrainConfig(
+        steps=settings.max_steps,
+        batch_size=2 * (min(settings.batch_size, len(points.train)) // 2),
+        lr=settings.learning_rate or rate,
+        schedule=schedule,
+        max_norm=_MAX_NORM,
+        validate_every=_VALIDATE_EVERY,
+        patience=-(-settings.patience // _VALIDATE_EVERY),
+    )
+    result = train(
+        module,
+        loss,
+        points.train.float(),
+        config,
+        validation=points.valid.float(),
+        executor=("captured", "eager"),
+        generator=generator,
+    )
+    assert result.best_loss is not None
+    return Fit(result.best_loss, result.steps)
