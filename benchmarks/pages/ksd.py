@@ -25,9 +25,9 @@ Strathmann and Gretton, 2016).
 import scorematching as sm
 from scorematching.evaluation import Fitted, Fixed, Split, ksd_test
 
-ksd_test(Fixed(model), x, generator=g)          # a model that does not depend on x
-ksd_test(Fitted(fit, sample), x, generator=g)   # a model fitted to x itself
-ksd_test(Split(fit), x, generator=g)            # fitted to most of x, tested on the rest
+ksd_test(Fixed(model), x, generator=g)  # a model that does not depend on x
+ksd_test(Fitted(fit, sample), x, generator=g)  # a model fitted to x itself
+ksd_test(Split(fit), x, generator=g)  # fitted to most of x, tested on the rest
 ```
 
 A model is a `Field`, a `Distribution`, an estimator, the result of a fit, a function that returns

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import density, estimators
+from benchmarks import estimators
+from benchmarks.density import __main__ as density
 from benchmarks.harness.command import command_line
 from benchmarks.harness.provenance import ROOT
 from benchmarks.objectives import run
