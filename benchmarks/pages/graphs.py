@@ -94,7 +94,8 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
         "eigenvalues, so it is the\nprecision of no normal distribution. The ranking of edges by a "
         "graphical lasso is about as good as\nours (table above). Its estimate of K is not, and "
         "more points do not help: the relative error\n(Frobenius norm) below is the least on its "
-        "path.\n"
+        "path. With weaker interactions, where K is positive\ndefinite, the two estimates differ "
+        "little.\n"
     )
     head = ["D", "N", "least eigenvalue of K", "error of K", "lasso's error of K"]
     yield markdown_table(head, _errors(document))
