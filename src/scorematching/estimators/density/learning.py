@@ -24,7 +24,7 @@ from scorematching.estimators.density.tilt import TiltSettings, learn_tilt
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.objectives import Objective
 
-_CALIBRATION_SAMPLES, _MAX_TILT_POINTS = 2000, 10_000
+_CALIBRATION_ENTRIES, _MIN_CALIBRATION, _MAX_TILT_POINTS = 20_000, 500, 10_000
 _MIN_TILT_POINTS = 100
 
 
@@ -135,7 +135,9 @@ def _tilted(
 def _size(settings: Any, base: Base, tilt: Any, held: Tensor, generator: torch.Generator) -> Size:
     if not settings.calibrate:
         return Size(1.0, 0.0, 0.0)
-    num = min(settings.num_importance, _CALIBRATION_SAMPLES)
+    # Flows take a pass for each column of a sample.
+    num = max(_MIN_CALIBRATION, _CALIBRATION_ENTRIES // held.shape[1])
+    num = min(settings.num_importance, num)
     with torch.no_grad():
         return calibrate(tilt(held), tilt_at_samples(tilt, base.held_out, num, generator))
 
