@@ -159,6 +159,19 @@ def test_a_wrong_rule_is_found_in_single_precision(
         VR(net.float(), X.float())
 
 
+def test_a_wrong_rule_is_found_in_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features are checked together, as one random combination of them."""
+    plant_sine(monkeypatch, WRONG_SINES["second off by one percent"])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        features = LogDensityField(Net(outputs=4))
+    noise = VR.draw(X, torch.Generator().manual_seed(1))
+    with pytest.warns(sm.PerformanceWarning, match="wrong answer by .*sin"):
+        found = VR.terms(features, X, noise)
+    wanted = VR.terms(LogDensityField(features.model.call, route="reverse"), X, noise)
+    assert_close(found.second, wanted.second, ROUTES)
+
+
 def test_errors_of_rounding_are_no_wrong_rule(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of 5%, as of sums that cancel, which change with the last digits of the points."""
 

@@ -32,6 +32,7 @@ class Findings:
         graphs: decompositions of operations without a rule.
         needs_buffers: whether plain tensors that the model allocates must be traced.
         lost_axis: whether pairing lost the batch axis, so that a jet is taken instead.
+        outputs: number of outputs per point; None while that is unknown.
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
         reason: why the slow route is taken; None where it is not.
@@ -45,6 +46,7 @@ class Findings:
     graphs: dict[Any, Any] = field(default_factory=dict)
     needs_buffers: bool = False
     lost_axis: bool = False
+    outputs: int | None = None
     any_batch: bool | None = None
     smoothness: Any = None
     reason: str | None = None
