@@ -116,7 +116,12 @@ class Traced(Tensor):
     def single(self) -> Tensor | None:
         """The tangent, where there is one."""
         u = self._u
-        if self._single is None and u is not None and len(u) == 1 and u.shape[1:] == self.p.shape:
+        if (
+            self._single is None
+            and u is not None
+            and u.shape[0] == 1
+            and u.shape[1:] == self.p.shape
+        ):
             self._single = u.squeeze(0)
         return self._single
 
