@@ -249,6 +249,13 @@ def test_points_where_the_density_is_infinite_are_named() -> None:
         fit(models.PairwiseInteraction.gamma(1), x)
 
 
+def test_points_outside_the_domain_are_named() -> None:
+    x = tensor(rng().gamma(2.0, 1.0, (300, 1)))
+    x[[7, 250]] = -1.0
+    with pytest.raises(ValueError, match=r"2 of 300 rows that do not: 7, 250; drop or correct"):
+        fit(models.TruncatedGaussian(1), x)
+
+
 BAD = [
     (lambda: models.PPI(3, beta=[0.0, -1.0, 0.0]), "numbers above -1"),
     (lambda: models.PPI(1), "dim must be at least 2"),

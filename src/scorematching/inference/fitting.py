@@ -125,6 +125,9 @@ def prepare(
     objective = independent(ScoreMatching() if objective is None else objective)
     objective = on_domain(objective, domain, model)
     check_generator(generator, x)
+    region = getattr(objective, "domain", None)
+    if region is not None and not bool(x.isnan().any()):
+        region.check(x)
     _require_more_points(len(x), own)
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))
     seed = int(torch.randint(2**62, (), generator=generator)) if noisy else 0
