@@ -87,10 +87,11 @@ def report_of(folders: Folders, out: ReportOut = None) -> None:
             "give folders that python -m reproduction wrote"
         )
     target = out or (folders[0] if folders[0].is_dir() else folders[0].parent)
+    experiment = EXPERIMENTS[runs[0].experiment]
+    ordered = report.in_order(experiment, runs)  # refuses before anything is written
     for folder in folders:
         report.copy_pictures(folder, target)
-    experiment = EXPERIMENTS[runs[0].experiment]
-    _show_report(experiment, report.in_order(experiment, runs), target)
+    _show_report(experiment, ordered, target)
 
 
 def _show_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> None:

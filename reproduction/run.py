@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +24,8 @@ from reproduction.workers import Outcome, attempt, in_processes
 from scorematching.training.checkpoint import write_atomically
 
 RUN = "run.json"
+
+T = TypeVar("T")
 
 Say = Callable[[str], None]
 """Takes a line about a run, such as ``print``."""
@@ -102,6 +104,8 @@ def reproduce(experiment: Experiment, request: Request, say: Say = lambda line: 
         RuntimeError: if runs failed; the other runs are done all the same.
     """
     tasks = plan(experiment, request)
+    if not request.only and not torch.cuda.is_available():
+        tasks = _without_gpu(tasks, say)
     waiting = [task for task in tasks if finished(task) is None]
     if len(waiting) < len(tasks):
         say(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are there already")
@@ -112,6 +116,14 @@ def reproduce(experiment: Experiment, request: Request, say: Say = lambda line: 
             + "; ".join(failures)
         ) from next(iter(failures.values()))
     return [run for run in map(finished, tasks) if run is not None]
+
+
+def _without_gpu(tasks: list[Task], say: Say) -> list[Task]:
+    """Tasks less those of variants that need a GPU, where there is none and none was asked for."""
+    needing = [task for task in tasks if getattr(task.config, "device", None) == "cuda"]
+    for variant in dict.fromkeys(task.job.variant for task in needing):
+        say(f"{variant} is left out: it needs a GPU")
+    return [task for task in tasks if task not in needing]
 
 
 def plan(experiment: Experiment, request: Request) -> list[Task]:
@@ -151,14 +163,29 @@ def finished(task: Task) -> Run | None:
 
 def read(path: Path) -> Run:
     """A run from its file."""
-    return Run(**json.loads(path.read_text(encoding="utf-8")))
+    return _read(path, lambda document: Run(**document))
 
 
 def read_all(folder: Path) -> list[Run]:
     """All finished runs below a folder, or those of a file with several."""
     if folder.is_file():
-        return [Run(**run) for run in json.loads(folder.read_text(encoding="utf-8"))["runs"]]
+        return _read(folder, lambda document: [Run(**run) for run in document["runs"]])
     return [read(path) for path in sorted(folder.rglob(RUN))]
+
+
+def _read(path: Path, convert: Callable[[Any], T]) -> T:
+    """What a JSON file describes.
+
+    Raises:
+        ValueError: names the file, if it holds something else.
+    """
+    try:
+        return convert(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} must hold a finished run, got something that cannot be read ({error}); "
+            "remove it, and the run is done again"
+        ) from error
 
 
 def do(task: Task) -> Run:

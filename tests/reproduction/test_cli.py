@@ -47,3 +47,13 @@ def test_mistakes_are_explained(
 ) -> None:
     assert cli.main(arguments) != 0
     assert message in capsys.readouterr().err
+
+
+def test_a_report_of_two_experiments_writes_nothing(tmp_path: Path) -> None:
+    for name in ("table-nice", "figure-scaling"):
+        arguments = [name, "--smoke", "--out", str(tmp_path), "--device", "cpu"]
+        only = ["--only", "cpu"] if name == "figure-scaling" else ["--only", "stable/DSM"]
+        assert cli.main([*arguments, *only]) == 0
+    both = [str(tmp_path / "table-nice-smoke"), str(tmp_path / "figure-scaling-smoke")]
+    assert cli.main(["report", *both, "--out", str(tmp_path / "report")]) == 1
+    assert not (tmp_path / "report").exists()

@@ -44,6 +44,26 @@ def test_finished_runs_are_not_done_again(tmp_path: Path) -> None:
     assert said[0] == "4 of 6 runs are there already"
 
 
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"variant": "low"}'])
+def test_a_damaged_run_is_named(text: str, tmp_path: Path) -> None:
+    reproduce(TOY, request(tmp_path))
+    damaged = next(tmp_path.rglob("run.json"))
+    damaged.write_text(text)
+    for act in (lambda: read_all(tmp_path), lambda: reproduce(TOY, request(tmp_path))):
+        with pytest.raises(ValueError, match="must hold a finished run") as caught:
+            act()
+        assert str(damaged) in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_variants_that_need_a_gpu_are_left_out(tmp_path: Path) -> None:
+    lines: list[str] = []
+    scaling = EXPERIMENTS["figure-scaling"]
+    runs = reproduce(scaling, Request(smoke=True, out=tmp_path, device="cpu"), lines.append)
+    assert [run.variant for run in runs] == ["cpu"]
+    assert "cuda is left out: it needs a GPU" in lines
+
+
 def test_a_run_is_written_last_and_whole(tmp_path: Path) -> None:
     reproduce(TOY, request(tmp_path))
     paths = sorted(tmp_path.rglob("run.json"))
