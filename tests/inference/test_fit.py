@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from scorematching.inference import NotConvergedError, SingularInformationError, fit
+from scorematching.inference import NotConvergedError, SingularInformationError, fit, models
 from scorematching.inference import problem as problem_module
 from scorematching.inference.fitting import independent
 from scorematching.inference.parameters import parametric
@@ -457,3 +457,28 @@ def test_rows_that_are_not_finite_are_named() -> None:
     x[[3, 7], 0] = math.inf
     with pytest.raises(ValueError, match="2 of 50 rows that do not: 3, 7"):
         fit(isotropic, x, start=START)
+
+
+def test_results_can_be_compared_and_tested() -> None:
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    right, wrong = (fit(models.Gaussian(2), k * x[:200]) for k in (1.0, 2.0))
+    found = sm.evaluation.compare(right, wrong, x[200:])
+    losses = []
+    for r in (right, wrong):  # the loss of a normal distribution by hand
+        s = torch.as_tensor(r.predict(x[200:], "score"))
+        trace = r.params["precision[0,0]"] + r.params["precision[1,1]"]
+        losses.append((0.5 * s.square().sum(1) - trace).mean().item())
+    assert found.better == "a"
+    assert found.difference.mean == pytest.approx(losses[0] - losses[1])
+    held_out = sm.evaluation.Fixed(right, held_out=True)
+    generator = torch.Generator().manual_seed(1)
+    assert sm.evaluation.ksd_test(held_out, x[200:], generator=generator).p_value > 0.01
+
+
+def test_results_on_a_domain_are_compared_on_it() -> None:
+    x = torch.rand(300, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a, b = (fit(models.TruncatedGaussian(1), k * x) for k in (1.0, 2.0))
+    with pytest.raises(ValueError, match="all of space, got one on PositiveOrthant"):
+        sm.evaluation.compare(a, b, x)
+    on_domain = sm.ScoreMatching(domain=a.domain)
+    assert sm.evaluation.compare(a, b, x, on_domain).better == "a"

@@ -74,8 +74,8 @@ def compare(
     error is usually far smaller than those of the two losses.
 
     Args:
-        a: the first model: a `Field`, a fitted estimator of this library, or a function of tensors
-            that returns log-densities ``(N,)`` or scores of the shape of x.
+        a: the first model: a `Field`, a fitted estimator or result of a fit of this library, or a
+            function of tensors that returns log-densities ``(N,)`` or scores of the shape of x.
         b: the second model; the two may be of different kinds.
         X: points ``(N, *event)`` that neither was fitted to, a tensor or an array.
         objective: loss to compare; None is exact score matching. Random directions are drawn from

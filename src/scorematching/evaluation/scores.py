@@ -85,6 +85,10 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
     check_points(x, "X")
     if isinstance(model, Field):
         return model, x
+    if isinstance(getattr(model, "field", None), Field):  # the result of a fit, in float64
+        if whole_space:
+            _check_domain(model)
+        return model.field, x.double()
     if isinstance(model, Tensor) or not callable(model):
         raise TypeError(
             f"the model must be one whose score can be differentiated, got {type(model).__name__}; "
@@ -98,12 +102,13 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
 
 def _check_domain(model: Any) -> None:
     """Refuse estimators of densities that do not vanish at the boundary of their domain."""
-    domain = getattr(model, "domain_", None)
+    domain = getattr(model, "domain_", None) or getattr(model, "domain", None)
     if domain is not None:
+        place = f"the {domain} orthant" if isinstance(domain, str) else domain
         raise ValueError(
-            f"the model must have a density on all of space, got one on the {domain} orthant; "
-            "there, integration by parts leaves a term at the boundary: compare such models by "
-            "their own score(X)"
+            f"the model must have a density on all of space, got one on {place}; there, "
+            "integration by parts leaves a term at the boundary: compare such models by an "
+            "objective with that domain, or by their own score(X)"
         )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching.domains.base import Region
+from scorematching.fields import Field
 from scorematching.inference.covariance import Split, split
 from scorematching.inference.estimates import Array, Estimates, transformed
 from scorematching.inference.how_many import HowMany, how_many_projections
@@ -71,6 +73,17 @@ class FitResult(Estimates):
         model = setting.model
         super().__init__(model.names, setting.optimum.theta, covariance)
         self._setting = setting
+
+    @property
+    def field(self) -> Field:
+        """The fitted model as a field of float64 points."""
+        model = self._setting.model
+        return model.field(model.at(self._values))
+
+    @property
+    def domain(self) -> Region | None:
+        """Where the points live; None for all of space."""
+        return getattr(self._setting.objective, "domain", None)
 
     @property
     def theta(self) -> Theta:
@@ -144,10 +157,9 @@ class FitResult(Estimates):
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
         """
         model, x = self._setting.model, as_float64(X, "X")
-        field = model.field(model.at(self._values))
         if which == "score":
             with torch.no_grad():
-                return field.score(x).numpy()
+                return self.field.score(x).numpy()
         if which != "log_density" or model.vector:
             raise ValueError(
                 f'which must be "score", or for a log-density "log_density", got {which!r}; a '
