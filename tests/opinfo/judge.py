@@ -122,12 +122,20 @@ def _judge(model: Model, v: Tensor, truth: Truth) -> tuple[str, str, float]:
 
 def _raised(model: Model, v: Tensor, truth: Truth, error: Exception) -> tuple[str, str]:
     """Whether a refusal or crash is right: by a kink nearby, or because double backward fails."""
-    if is_refusal(error) and roughness(model).kinked:
+    if is_refusal(error) and (roughness(model).kinked or _is_rough_further_out(model)):
         return REFUSED, short(error)
     own = is_refusal(error) or not raised_by_library(error)
     if own and not double_backward_is_right(model, v, truth):
         return ONCE, short(error)
     return (REFUSED_WRONGLY if is_refusal(error) else CRASHED), short(error)
+
+
+def _is_rough_further_out(model: Model) -> bool:
+    """Whether a kink or pole lies on longer lines in several directions.
+
+    The library looks as far where there are only a few points.
+    """
+    return roughness(model, length=6.0, directions=8).kinked
 
 
 def double_backward_is_right(model: Model, v: Tensor, truth: Truth) -> bool:

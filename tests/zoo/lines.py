@@ -35,19 +35,22 @@ class Roughness:
         return self.size > 2e-5 and self.rate < 3.0
 
 
-def roughness(model: Model, one_by_one: bool = False) -> Roughness:
+def roughness(
+    model: Model, one_by_one: bool = False, length: float = LENGTH, directions: int = 1
+) -> Roughness:
     """The roughest of a few lines through the points, evaluated in batches or one by one."""
     model = replace(model, call=seeded(model.call))
     rows = 1 if one_by_one else max(1, ROWS // max(model.x[0].numel(), 1))
-    lines = [_along_line(model, x, rows) for x in model.x[:MAX_LINES]]
+    seeds = range(7, 7 + directions)
+    lines = [_along_line(model, x, rows, length, k) for x in model.x[:MAX_LINES] for k in seeds]
     rough = [r for r in lines if r.kinked]
     return min(rough, key=lambda r: r.rate) if rough else max(lines, key=lambda r: r.size)
 
 
-def _along_line(model: Model, x: Tensor, rows: int) -> Roughness:
-    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(7), dtype=x.dtype)
+def _along_line(model: Model, x: Tensor, rows: int, length: float, seed: int) -> Roughness:
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
     u = u / u.abs().max()
-    t = torch.linspace(-LENGTH / 2, LENGTH / 2, 2 * NODES + 1).reshape(-1, *[1] * x.ndim)
+    t = torch.linspace(-length / 2, length / 2, 2 * NODES + 1).reshape(-1, *[1] * x.ndim)
     score = torch.cat([_score(model, part) for part in (x + t * u).split(rows)])
     along = (score * u).flatten(1).sum(-1)
     coarse, fine = _largest(along[::2]), _largest(along)
