@@ -1,0 +1,96 @@
+"""Save a model or an estimator to a folder, and load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scorematching._checks import check_flag
+from scorematching.errors import SavedModelError, ScoreMatchingError
+from scorematching.saving.card import card, versions
+from scorematching.saving.folder import Contents, check_target, read, write
+from scorematching.saving.values import Decoder, Encoder
+
+
+def save(model: Any, folder: str | Path, *, overwrite: bool = False, notes: str = "") -> Path:
+    """Save a model to a folder, from which `load` makes it again to the same digits.
+
+    The folder appears complete or not at all. It holds ``model.safetensors``, ``config.json`` and
+    ``README.md``, a model card.
+
+    Args:
+        model: a model of the package, or a stack of these and of layers of torch.nn.
+        folder: must not exist yet.
+        overwrite: replace a saved model in that folder.
+        notes: text for the model card, such as where the data come from.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: if the folder exists, and is no saved model or ``overwrite`` is False.
+        TypeError: if the model has parts of other classes, whose code would not be saved.
+
+    Example:
+        >>> import tempfile
+        >>> from scorematching.models import MLPDensity
+        >>> model, x = MLPDensity(dim=2, hidden=(8,)), torch.randn(5, 2)
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     folder = save(model, Path(parent) / "model")
+        ...     torch.equal(load(folder)(x), model(x))
+        True
+    """
+    check_flag(overwrite, "overwrite", "True replaces the model in the folder")
+    target = Path(folder)
+    check_target(target, overwrite)
+    encoder = Encoder()
+    about = _encode(model, encoder)
+    used = versions()
+    contents = Contents(
+        {"versions": used, "model": about}, encoder.tensors, card(model, used, notes)
+    )
+    write(target, contents, overwrite)
+    return target
+
+
+def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
+    """Load what `save` has written; no code of the folder is run.
+
+    Args:
+        folder: that was given to `save`.
+        device: where the tensors live; the digits are those of the same device.
+
+    Returns:
+        A model of the class that was saved.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        SavedModelError: if it is no saved model, or a file is missing, truncated or changed.
+
+    Example:
+        >>> load("runs/wine/model")  # doctest: +SKIP
+        MLPDensity(...)
+    """
+    config, tensors = read(Path(folder))
+    try:
+        return Decoder(tensors, device).decode(config["model"])
+    except (ScoreMatchingError, ImportError):
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SavedModelError(
+            f"{folder} must describe a model of this version of the package, got "
+            f"{type(error).__name__}: {error}; load it with the versions in its config.json"
+        ) from error
+
+
+def _encode(model: Any, encoder: Encoder) -> Any:
+    """A model as JSON, or a refusal."""
+    if isinstance(model, nn.Module):
+        return encoder.module(model, "")
+    raise TypeError(
+        f"model must be a model of the package, got {type(model).__name__}, which cannot be saved "
+        "yet; keep its arguments and fit it again"
+    )
