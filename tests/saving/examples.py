@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -79,6 +82,51 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def _columns(num: int = 60) -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=(num, 3))
+    x[:, 1] += 0.5 * x[:, 0] ** 2
+    return x
+
+
+def _density(model: str, base: Any, num: int = 120, **more: Any) -> Any:
+    settings = {"max_steps": 20, "hidden": (8,), "num_inducing": 10, "num_importance": 500}
+    estimator = sm.DensityEstimator(model, base=base, random_state=0, **{**settings, **more})
+    return estimator.fit(_columns(num))
+
+
+def _frame() -> Any:
+    """A data frame with a constant and a dependent column."""
+    x = _columns()
+    columns = {"a": x[:, 0], "b": x[:, 1], "both": x[:, 0] + x[:, 1], "one": 1.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator = sm.DensityEstimator("none", sm.SlicedScoreMatching(sm.Gaussian()), base="kde")
+        return estimator.fit(pd.DataFrame(columns))
+
+
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "stein": lambda: sm.SteinScoreEstimator("imq").fit(_columns()),
+    "spectral": lambda: sm.SpectralScoreEstimator(bandwidth=2.0).fit(_columns()),
+    "exp-family": lambda: sm.KernelExpFamilyEstimator().fit(_columns()),
+    "nystrom": lambda: sm.KernelExpFamilyEstimator(num_inducing=9, random_state=1).fit(_columns()),
+    "nu": lambda: sm.KernelExpFamilyEstimator(method="nu").fit(_columns()),
+    "sliced": lambda: sm.SlicedScoreEstimator((8,), max_steps=9, random_state=0).fit(_columns()),
+    "gaussian": lambda: _density("none", "gaussian"),
+    "student-t": lambda: _density("none", ["student-t", "kde", "mixture"]),
+    "mlp": lambda: _density("mlp", "gaussian", calibrate=False),
+    "dkef": lambda: _density("dkef", "gaussian", calibrate=False),
+    "nice": lambda: _density("nice", "auto", objective="mle"),
+    "maf": lambda: _density("none", ["maf"], 60),
+    "nsf": lambda: _density("none", ["nsf"], 60),
+    "frame": _frame,
+}
+
+
+@cache
+def estimator(name: str) -> Any:
+    return ESTIMATORS[name]()
+
+
 def model(name: str) -> nn.Module:
     return _trained(MODELS[name]())
 
@@ -106,7 +154,10 @@ def _of_module(fitted: Any) -> dict[str, np.ndarray]:
 
 
 def _of_estimator(fitted: Any) -> dict[str, np.ndarray]:
-    x = np.random.default_rng(1).normal(size=(6, fitted.n_features_in_))
+    x: Any = np.random.default_rng(1).normal(size=(6, fitted.n_features_in_))
+    if hasattr(fitted, "feature_names_in_"):
+        x[:, 2:] = np.stack([x[:, 0] + x[:, 1], np.ones(6)], 1)
+        x = pd.DataFrame(x, columns=fitted.feature_names_in_)
     found = {"gradient": fitted.grad_log_density(x)}
     if hasattr(fitted, "score_samples"):
         found["log_density"] = fitted.score_samples(x)

@@ -18,7 +18,7 @@ import scorematching as sm
 from scorematching.errors import SavedModelError
 from scorematching.models import MLPDensity
 from scorematching.saving import folder as folders
-from tests.saving.examples import MODELS, answers, model
+from tests.saving.examples import ESTIMATORS, MODELS, answers, estimator, model
 
 FILES = ("README.md", "config.json", "model.safetensors")
 
@@ -29,9 +29,11 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_another_process_gives_the_same_digits(tmp_path: Path) -> None:
-    for name in MODELS:
-        sm.save(model(name), tmp_path / name)
-    here = {name: answers(sm.load(tmp_path / name)) for name in MODELS}
+    objects = {f"model {name}": model(name) for name in MODELS}
+    objects |= {f"estimator {name}": estimator(name) for name in ESTIMATORS}
+    here = {name: answers(value) for name, value in objects.items()}
+    for name, value in objects.items():
+        sm.save(value, tmp_path / name)
     root = Path(__file__).parents[2]
     run = subprocess.run(
         [sys.executable, "-m", "tests.saving.examples", str(tmp_path)],

@@ -67,7 +67,10 @@ def test_every_listed_class_exists_and_has_arguments() -> None:
     for table in (MODULES, RECORDS, ESTIMATORS):
         for name in table:
             kind = find_class(name, table)
-            assert kind.__name__ == name and kind.__module__ == f"scorematching.{table[name]}"
+            assert (
+                kind.__name__ == name.split(".")[-1]
+                and kind.__module__ == f"scorematching.{table[name]}"
+            )
 
 
 def test_every_public_model_is_listed() -> None:
@@ -130,8 +133,8 @@ REFUSED = {
     "replaced layers": (_other_layers, "layers were replaced"),
     "shared layers": (_shared, "shared"),
     "a layer without its arguments": (lambda: nn.LSTM(2, 3), "LSTM"),
-    "a function": (lambda: torch.sin, "must be a model"),
-    "a tensor": (lambda: torch.ones(2), "must be a model"),
+    "a function": (lambda: torch.sin, "must be a model or an estimator"),
+    "a tensor": (lambda: torch.ones(2), "must be a model or an estimator"),
 }
 
 

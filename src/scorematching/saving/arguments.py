@@ -76,6 +76,11 @@ def _generalised_gaussian(model: Any) -> Arguments:
     return {"dim": len(model.location)}  # scales are weights
 
 
+def _network_tilt(model: Any) -> Arguments:
+    layers = list(model.net)
+    return {"dim": layers[0].in_features, "hidden": _layers(layers)["hidden"]}
+
+
 def _attributes(*names: str) -> Callable[[Any], Arguments]:
     """Arguments that the instance keeps under their own names."""
     return lambda model: {name: getattr(model, name) for name in names}
@@ -88,11 +93,14 @@ ARGUMENTS: Mapping[str, Callable[[Any], Arguments]] = MappingProxyType(
         "ConditionalMLP": _conditional_mlp,
         "DKEF": _dkef,
         "FeatureNetworks": _feature_networks,
+        "FlowModule": _attributes("kind", "dim"),
         "GaussianBase": _attributes("scale"),
         "GeneralisedGaussian": _generalised_gaussian,
         "ImplicitVAE": _attributes(*_LATENT, "score_network", "noise_dim"),
+        "KernelTilt": _attributes("model"),
         "MLPDensity": _mlp_density,
         "NICE": _nice,
+        "NetworkTilt": _network_tilt,
         "ScoreNetwork": _score_network,
         "VAE": _attributes(*_LATENT),
         "WAE": _attributes(*_LATENT, "score_network", "lam"),

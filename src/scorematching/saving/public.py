@@ -11,6 +11,7 @@ from torch import nn
 from scorematching._checks import check_flag
 from scorematching.errors import SavedModelError, ScoreMatchingError
 from scorematching.saving.card import card, versions
+from scorematching.saving.estimators import decode_estimator, encode_estimator, is_estimator
 from scorematching.saving.folder import Contents, check_target, read, write
 from scorematching.saving.values import Decoder, Encoder
 
@@ -22,7 +23,8 @@ def save(model: Any, folder: str | Path, *, overwrite: bool = False, notes: str 
     ``README.md``, a model card.
 
     Args:
-        model: a model of the package, or a stack of these and of layers of torch.nn.
+        model: an estimator or a model of the package, or a stack of models and of layers of
+            torch.nn.
         folder: must not exist yet.
         overwrite: replace a saved model in that folder.
         notes: text for the model card, such as where the data come from.
@@ -64,7 +66,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
         device: where the tensors live; the digits are those of the same device.
 
     Returns:
-        A model of the class that was saved.
+        An object of the class that was saved.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -76,7 +78,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
     """
     config, tensors = read(Path(folder))
     try:
-        return Decoder(tensors, device).decode(config["model"])
+        return _decode(config["model"], Decoder(tensors, device))
     except (ScoreMatchingError, ImportError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -90,7 +92,16 @@ def _encode(model: Any, encoder: Encoder) -> Any:
     """A model as JSON, or a refusal."""
     if isinstance(model, nn.Module):
         return encoder.module(model, "")
+    if is_estimator(model):
+        return encode_estimator(model, encoder)
     raise TypeError(
-        f"model must be a model of the package, got {type(model).__name__}, which cannot be saved "
-        "yet; keep its arguments and fit it again"
+        f"model must be a model or an estimator of the package, got {type(model).__name__}, which "
+        "has code or parts that a folder cannot hold; save the numbers you need from it"
     )
+
+
+def _decode(about: Any, decoder: Decoder) -> Any:
+    """The object of what `_encode` returned."""
+    if about["kind"] == "estimator":
+        return decode_estimator(about, decoder)
+    return decoder.decode(about)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scorematching.derivatives.memory import ATTRIBUTE
 from scorematching.errors import SavedModelError
 from scorematching.saving.classes import RECORDS, find_class, name_of
+from scorematching.saving.frames import find_frame, is_frame
 from scorematching.saving.structure import build_quietly, describe
 from scorematching.saving.tensors import axes_in_memory, from_file, to_file
 from scorematching.saving.weights import check_plain, check_rebuilt, modes, restore
@@ -50,7 +51,7 @@ class Encoder:
             return {"kind": "dict", "items": pairs}
         if type(value) in (list, tuple, torch.Size):
             return self._sequence(value, path)
-        return self._record(value, path)
+        return {"kind": "frame"} if is_frame(value) else self._record(value, path)
 
     def module(self, module: nn.Module, path: str) -> dict[str, Any]:
         """A module: its structure as JSON, its weights as tensors under their own names."""
@@ -107,6 +108,7 @@ class Decoder:
 
     def __init__(self, tensors: dict[str, Tensor], device: Any = "cpu") -> None:
         self.tensors, self.device = tensors, device
+        self._made: dict[str, Tensor] = {}
 
     def decode(self, node: Any) -> Any:
         """The object of what `Encoder.encode` returned.
@@ -122,6 +124,7 @@ class Decoder:
             "array": lambda n: self.decode(n["values"]).cpu().numpy(),
             "dict": lambda n: {key: self.decode(value) for key, value in n["items"]},
             "float": lambda n: float(n["value"]),
+            "frame": lambda n: find_frame(),
             "module": self._module,
             "objects": lambda n: np.array(self.decode(n["values"]), dtype=object),
             "record": self._record,
@@ -140,12 +143,14 @@ class Decoder:
         return {name: self.decode(node) for name, node in nodes.items()}
 
     def _tensor(self, node: Any) -> Tensor:
-        if node["name"] not in self.tensors:
+        name = node["name"]
+        if name not in self.tensors:
             raise SavedModelError(
-                f"model.safetensors must hold the tensor {node['name']!r}, got none; save the "
-                "model again"
+                f"model.safetensors must hold the tensor {name!r}, got none; save the model again"
             )
-        return from_file(self.tensors[node["name"]], node["axes"], self.device)
+        if name not in self._made:
+            self._made[name] = from_file(self.tensors[name], node["axes"], self.device)
+        return self._made[name]
 
     def _module(self, node: Any) -> nn.Module:
         start = f"{node['weights']}." if node["weights"] else ""

@@ -26,18 +26,23 @@ _CHUNK = 4096
 
 
 class FlowModule(nn.Module):
-    """The log-density of a flow, ``(N, D) -> (N,)``.
+    """The log-density of a flow, ``(N, D) -> (N,)``, close to the normal at first.
 
     Args:
+        kind: "maf" or "nsf".
+        dim: D.
+
+    Attributes:
         transform: zuko's lazy transformation of points to normal noise.
     """
 
     normalised = True
 
-    def __init__(self, transform: Any) -> None:
-        """Keep the transformation."""
+    def __init__(self, kind: str, dim: int) -> None:
+        """Build the transformation."""
         super().__init__()
-        self.transform = transform
+        self.kind, self.dim = kind, dim
+        self.transform = _transform(kind, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-density."""
@@ -107,7 +112,7 @@ def fit_flow(
         torch.Size([60])
     """
     with seeded(generator):
-        module = FlowModule(_transform(kind, x.shape[1])).to(x.device)
+        module = FlowModule(kind, x.shape[1]).to(x.device)
     batch = min(_batch_size(len(x)), len(x))
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
