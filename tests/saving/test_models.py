@@ -133,8 +133,8 @@ REFUSED = {
     "replaced layers": (_other_layers, "layers were replaced"),
     "shared layers": (_shared, "shared"),
     "a layer without its arguments": (lambda: nn.LSTM(2, 3), "LSTM"),
-    "a function": (lambda: torch.sin, "must be a model or an estimator"),
-    "a tensor": (lambda: torch.ones(2), "must be a model or an estimator"),
+    "a function": (lambda: torch.sin, "must be a model, an estimator"),
+    "a tensor": (lambda: torch.ones(2), "must be a model, an estimator"),
 }
 
 

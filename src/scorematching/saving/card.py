@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 from torch import nn
 
-_PACKAGES = ("scorematching", "torch", "numpy", "scikit-learn", "safetensors", "zuko")
+_PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "zuko")
 _SHOWN = 20
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter, where installed."""
-    found = {"python": platform.python_version()}
+    own = import_module("scorematching").__version__
+    found = {"scorematching": own, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = metadata.version(name)
@@ -56,6 +57,8 @@ def _model(model: Any) -> str:
         weights = sum(p.numel() for p in model.parameters())
         dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
         return _table({"parameters": weights, "dtype": ", ".join(dtypes)})
+    if not hasattr(model, "get_params"):
+        return _table({"dimension": getattr(model, "dim", None) or model.samples.shape[-1]})
     return _table({name: repr(value) for name, value in model.get_params(deep=False).items()})
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from scorematching.errors import SavedModelError
+from scorematching.training.checkpoint import flush
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -118,7 +119,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"folder must hold a saved model, got {folder} without {CONFIG}; checkpoints of "
             "training are loaded with training.load_weights"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SavedModelError(f"{path} must be JSON, got: {error}; save it again") from error
     if not isinstance(config, dict) or not {"format", "files", "checksum", "model"} <= set(config):
         raise SavedModelError(
@@ -169,26 +170,29 @@ def _own_digest(config: dict[str, Any]) -> str:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    flush(path, os.O_RDWR)
 
 
 def _exchange(new: Path, folder: Path, overwrite: bool) -> None:
-    """Rename a new folder to its name; the one it replaces is removed afterwards."""
+    """Rename a new folder to its name; the one it replaces is removed afterwards.
+
+    A process that is killed between the two renames leaves the old model under a hidden name.
+    """
     check_target(folder, overwrite)  # somebody else may have written it meanwhile
-    if not folder.exists():
-        os.rename(new, folder)
-        return
-    old = _beside(folder)
-    os.rename(folder, old)
+    old = _beside(folder) if folder.exists() else None
+    if old is not None:
+        os.rename(folder, old)
     try:
         os.rename(new, folder)
     except OSError:
-        os.rename(old, folder)
+        if old is not None:
+            os.rename(old, folder)
         raise
-    shutil.rmtree(old)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        flush(folder.parent, os.O_RDONLY)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _beside(folder: Path) -> Path:

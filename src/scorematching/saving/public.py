@@ -9,11 +9,16 @@ import torch
 from torch import nn
 
 from scorematching._checks import check_flag
+from scorematching.distributions import Distribution
 from scorematching.errors import SavedModelError, ScoreMatchingError
+from scorematching.kernels import KernelScore
 from scorematching.saving.card import card, versions
 from scorematching.saving.estimators import decode_estimator, encode_estimator, is_estimator
 from scorematching.saving.folder import Contents, check_target, read, write
 from scorematching.saving.values import Decoder, Encoder
+
+_MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of constructors that are given arguments of another version."""
 
 
 def save(model: Any, folder: str | Path, *, overwrite: bool = False, notes: str = "") -> Path:
@@ -23,8 +28,8 @@ def save(model: Any, folder: str | Path, *, overwrite: bool = False, notes: str 
     ``README.md``, a model card.
 
     Args:
-        model: an estimator or a model of the package, or a stack of models and of layers of
-            torch.nn.
+        model: an estimator, a model, a distribution or a kernel estimate of the package, or a
+            stack of models and of layers of torch.nn.
         folder: must not exist yet.
         overwrite: replace a saved model in that folder.
         notes: text for the model card, such as where the data come from.
@@ -46,6 +51,10 @@ def save(model: Any, folder: str | Path, *, overwrite: bool = False, notes: str 
         True
     """
     check_flag(overwrite, "overwrite", "True replaces the model in the folder")
+    if not isinstance(notes, str):
+        raise TypeError(
+            f"notes must be a text, got {type(notes).__name__}; it goes to the model card as it is"
+        )
     target = Path(folder)
     check_target(target, overwrite)
     encoder = Encoder()
@@ -76,12 +85,13 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
         >>> load("runs/wine/model")  # doctest: +SKIP
         MLPDensity(...)
     """
+    torch.empty(0, device=device)  # torch's own message, if there is no such device
     config, tensors = read(Path(folder))
     try:
         return _decode(config["model"], Decoder(tensors, device))
     except (ScoreMatchingError, ImportError):
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _MISFITS as error:
         raise SavedModelError(
             f"{folder} must describe a model of this version of the package, got "
             f"{type(error).__name__}: {error}; load it with the versions in its config.json"
@@ -94,9 +104,12 @@ def _encode(model: Any, encoder: Encoder) -> Any:
         return encoder.module(model, "")
     if is_estimator(model):
         return encode_estimator(model, encoder)
+    if isinstance(model, (Distribution, KernelScore)):
+        return encoder.encode(model, "")
     raise TypeError(
-        f"model must be a model or an estimator of the package, got {type(model).__name__}, which "
-        "has code or parts that a folder cannot hold; save the numbers you need from it"
+        "model must be a model, an estimator, a distribution or a kernel estimate of the package, "
+        f"got {type(model).__name__}, which has code or parts that a folder cannot hold; save the "
+        "numbers you need from it"
     )
 
 

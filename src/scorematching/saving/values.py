@@ -38,7 +38,7 @@ class Encoder:
         """
         if value is None or isinstance(value, (bool, str)):
             return value
-        if isinstance(value, (int, float, np.bool_, np.number)):
+        if isinstance(value, (int, float, np.bool_, np.integer, np.floating)):
             return _number(value)
         if isinstance(value, Tensor):
             return self._tensor(value, path)
@@ -47,7 +47,9 @@ class Encoder:
         if isinstance(value, nn.Module):
             return self.module(value, path)
         if isinstance(value, dict):
-            pairs = [[key, self.encode(v, _join(path, key))] for key, v in value.items()]
+            pairs = [
+                [self.encode(k, path), self.encode(v, _join(path, k))] for k, v in value.items()
+            ]
             return {"kind": "dict", "items": pairs}
         if type(value) in (list, tuple, torch.Size):
             return self._sequence(value, path)
@@ -58,9 +60,11 @@ class Encoder:
         check_plain(module)
         about = describe(module, lambda value: self.encode(value, path))
         check_rebuilt(module, build_quietly(about, Decoder({}).decode))
-        for name, value in module.state_dict().items():
-            self.tensors[_join(path, name)] = to_file(value, list(range(value.ndim)))
-        return {"kind": "module", "weights": path, **about, **modes(module)}
+        state = module.state_dict()
+        self.tensors |= {_join(path, name): to_file(value) for name, value in state.items()}
+        axes = {name: axes_in_memory(value) for name, value in state.items()}
+        other = {name: order for name, order in axes.items() if order is not None}
+        return {"kind": "module", "weights": path, "axes": other, **about, **modes(module)}
 
     def attributes(self, values: dict[str, Any], path: str) -> dict[str, Any]:
         """Attributes by name, without what is measured again after loading."""
@@ -69,14 +73,19 @@ class Encoder:
 
     def _tensor(self, value: Tensor, path: str) -> Any:
         if id(value) not in self._known:
-            order = axes_in_memory(value)
-            self.tensors[path] = to_file(value, order)
-            self._known[id(value)] = value, {"kind": "tensor", "name": path, "axes": order}
+            self.tensors[path] = to_file(value)
+            node = {"kind": "tensor", "name": path, "axes": axes_in_memory(value)}
+            self._known[id(value)] = value, node
         return self._known[id(value)][1]
 
     def _array(self, value: Any, path: str) -> Any:
         if value.dtype == object:
             return {"kind": "objects", "values": self.encode(value.tolist(), path)}
+        if value.dtype.kind not in "biuf":
+            raise TypeError(
+                f"{path} must be an array of numbers to be saved, got {value.dtype}; convert it "
+                "with .astype(float)"
+            )
         return {"kind": "array", "values": self._tensor(torch.from_numpy(value.copy()), path)}
 
     def _sequence(self, value: Any, path: str) -> Any:
@@ -122,7 +131,7 @@ class Decoder:
             return node
         makers = {
             "array": lambda n: self.decode(n["values"]).cpu().numpy(),
-            "dict": lambda n: {key: self.decode(value) for key, value in n["items"]},
+            "dict": lambda n: {self.decode(key): self.decode(value) for key, value in n["items"]},
             "float": lambda n: float(n["value"]),
             "frame": lambda n: find_frame(),
             "module": self._module,
@@ -154,11 +163,8 @@ class Decoder:
 
     def _module(self, node: Any) -> nn.Module:
         start = f"{node['weights']}." if node["weights"] else ""
-        state = {
-            name.removeprefix(start): from_file(value, None, self.device)
-            for name, value in self.tensors.items()
-            if name.startswith(start)
-        }
+        found = {n.removeprefix(start): t for n, t in self.tensors.items() if n.startswith(start)}
+        state = {n: from_file(t, node["axes"].get(n), self.device) for n, t in found.items()}
         return restore(build_quietly(node, self.decode), state, node)
 
     def _record(self, node: Any) -> Any:
