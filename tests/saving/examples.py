@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from torch import nn
 
 import scorematching as sm
+from scorematching.estimators.density.bases.flow import has_flows
 from scorematching.models import (
     DKEF,
     NICE,
@@ -116,10 +118,11 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     "mlp": lambda: _density("mlp", "gaussian", calibrate=False),
     "dkef": lambda: _density("dkef", "gaussian", calibrate=False),
     "nice": lambda: _density("nice", "auto", objective="mle"),
-    "maf": lambda: _density("none", ["maf"], 60),
-    "nsf": lambda: _density("none", ["nsf"], 60),
     "frame": _frame,
 }
+if has_flows():
+    ESTIMATORS["maf"] = lambda: _density("none", ["maf"], 60)
+    ESTIMATORS["nsf"] = lambda: _density("none", ["nsf"], 60)
 
 
 @cache
@@ -165,6 +168,13 @@ def _of_estimator(fitted: Any) -> dict[str, np.ndarray]:
         found["sample"] = np.asarray(fitted.sample(5, random_state=0))
         found["outlying"] = fitted.decision_function(x)
     return found
+
+
+def assert_refused(make: Callable[[], Any], message: str, parent: Path) -> None:
+    """Saving raises TypeError and leaves nothing below the folder."""
+    with pytest.raises(TypeError, match=message):
+        sm.save(make(), parent / "refused")
+    assert list(parent.iterdir()) == []
 
 
 def main(folder: Path) -> None:

@@ -31,6 +31,7 @@ def card(model: Any, used: Mapping[str, str], notes: str) -> str:
     sections = {
         "Model": _model(model),
         "Data": _data(model),
+        "Parts of the base, by weight": _table(getattr(model, "weights_", {})),
         "Held-out numbers": _held_out(model),
         "Versions": _table(used),
         "Notes": notes.strip(),

@@ -56,7 +56,6 @@ def check_target(folder: Path, overwrite: bool) -> None:
 
 def write(folder: Path, contents: Contents, overwrite: bool) -> None:
     """Write to a temporary folder beside the target, and rename it."""
-    check_target(folder, overwrite)
     files = _files(contents)
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = _beside(folder)

@@ -26,28 +26,37 @@ _CHUNK = 4096
 
 
 class FlowModule(nn.Module):
-    """The log-density of a flow, ``(N, D) -> (N,)``, close to the normal at first.
+    """The log-density of a flow, ``(N, D) -> (N,)``.
 
     Args:
-        kind: "maf" or "nsf".
-        dim: D.
-
-    Attributes:
         transform: zuko's lazy transformation of points to normal noise.
     """
 
     normalised = True
 
-    def __init__(self, kind: str, dim: int) -> None:
-        """Build the transformation."""
+    def __init__(self, transform: Any) -> None:
+        """Keep the transformation."""
         super().__init__()
-        self.kind, self.dim = kind, dim
-        self.transform = _transform(kind, dim)
+        self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-density."""
         z, log_det = self.transform(None).call_and_ladj(x)
         return standard_normal_log_density(z) + log_det
+
+
+class PresetFlow(FlowModule):
+    """A flow with the layers that `fit_flow` trains, close to the normal at first.
+
+    Args:
+        kind: "maf" or "nsf".
+        dim: D.
+    """
+
+    def __init__(self, kind: str, dim: int) -> None:
+        """Build the transformation."""
+        super().__init__(_transform(kind, dim))
+        self.kind, self.dim = kind, dim
 
 
 class Flow(Distribution):
@@ -112,7 +121,7 @@ def fit_flow(
         torch.Size([60])
     """
     with seeded(generator):
-        module = FlowModule(kind, x.shape[1]).to(x.device)
+        module = PresetFlow(kind, x.shape[1]).to(x.device)
     batch = min(_batch_size(len(x)), len(x))
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
