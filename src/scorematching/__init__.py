@@ -24,6 +24,7 @@ from scorematching.errors import (
     DataNotFoundError,
     DivergedError,
     PerformanceWarning,
+    SavedModelError,
     ScoreMatchingError,
     SmoothnessError,
     WrongDerivativeError,
@@ -45,6 +46,7 @@ from scorematching.objectives import (
     parzen_sigma,
 )
 from scorematching.projections import Gaussian, Projection, Rademacher, Sphere, SplitRademacher
+from scorematching.saving import load, save
 from scorematching.types import Terms
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ __all__ = [
     "PerformanceWarning",
     "Projection",
     "Rademacher",
+    "SavedModelError",
     "ScoreMatching",
     "ScoreMatchingError",
     "SlicedScoreEstimator",
@@ -103,9 +106,11 @@ __all__ = [
     "evaluation",
     "explain",
     "inference",
+    "load",
     "models",
     "parzen_sigma",
     "samplers",
+    "save",
     "training",
     "variance_report",
 ]

@@ -24,6 +24,15 @@ class DataNotFoundError(ScoreMatchingError, FileNotFoundError):
     """
 
 
+class SavedModelError(ScoreMatchingError, ValueError):
+    """A folder that is no saved model, or whose files were truncated or changed.
+
+    Example:
+        >>> issubclass(SavedModelError, ValueError)
+        True
+    """
+
+
 class SmoothnessError(ScoreMatchingError, ValueError):
     """A model that is not smooth enough for the derivatives an objective takes.
 

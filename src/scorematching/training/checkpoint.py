@@ -210,13 +210,14 @@ def _write_tensors(path: Path, tensors: Tensors) -> None:
 
 def _commit(temporary: Path, path: Path) -> None:
     """Flush a file to disk, rename it, and flush the folder."""
-    _flush(temporary, os.O_RDWR)
+    flush(temporary, os.O_RDWR)
     os.replace(temporary, path)
     if os.name == "posix":  # elsewhere a folder cannot be opened
-        _flush(path.parent, os.O_RDONLY)
+        flush(path.parent, os.O_RDONLY)
 
 
-def _flush(path: Path, mode: int) -> None:
+def flush(path: Path, mode: int) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, mode)
     try:
         os.fsync(descriptor)

@@ -45,6 +45,20 @@ class FlowModule(nn.Module):
         return standard_normal_log_density(z) + log_det
 
 
+class PresetFlow(FlowModule):
+    """A flow with the layers that `fit_flow` trains, close to the normal at first.
+
+    Args:
+        kind: "maf" or "nsf".
+        dim: D.
+    """
+
+    def __init__(self, kind: str, dim: int) -> None:
+        """Build the transformation."""
+        super().__init__(_transform(kind, dim))
+        self.kind, self.dim = kind, dim
+
+
 class Flow(Distribution):
     """A trained flow as a distribution.
 
@@ -107,7 +121,7 @@ def fit_flow(
         torch.Size([60])
     """
     with seeded(generator):
-        module = FlowModule(_transform(kind, x.shape[1])).to(x.device)
+        module = PresetFlow(kind, x.shape[1]).to(x.device)
     batch = min(_batch_size(len(x)), len(x))
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
