@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -103,7 +103,7 @@ def _by_keyword(op: OpInfo, sample: SampleInput) -> Callable[..., Any]:
     """The operation with all arguments by name; found by trying, on plain tensors."""
     first, rest, named = sample.input, sample.args, sample.kwargs
     for names in _argument_names(op):
-        call = partial(_call_named, op.op, names)
+        call = update_wrapper(partial(_call_named, op.op, names), op.op)
         if len(names) > len(rest):
             with suppress(TypeError, RuntimeError, ValueError):
                 call(first, *rest, **named)
