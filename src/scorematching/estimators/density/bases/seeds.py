@@ -20,10 +20,7 @@ def seeded(generator: torch.Generator | None) -> Iterator[None]:
 
     For code that draws from the default generator; its state is restored afterwards.
     """
-    seed, default = draw_seed(generator), torch.default_generator
-    state = default.get_state()
-    default.set_state(torch.Generator().manual_seed(seed).get_state())
-    try:
+    seed = draw_seed(generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(torch.Generator().manual_seed(seed).get_state())
         yield
-    finally:
-        default.set_state(state)
