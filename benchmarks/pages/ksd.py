@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.pages.parts import made_with, pyplot, save
+from scorematching.plot.canvas import legend_below
 
 INTRODUCTION = """# Does the model fit?
 
@@ -146,5 +147,5 @@ def draw(document: dict[str, Any], path: Path) -> None:
     right.axhline(0.05, color="0.5", lw=0.8, ls=":")
     right.set(xlabel="amount, as written", ylabel="rejected", title="wrong models", xticks=[])
     for axes in (left, right):
-        axes.legend(fontsize=7)
+        legend_below(axes, columns=2)
     save(figure, path, dpi=130)
