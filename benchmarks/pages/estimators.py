@@ -22,11 +22,17 @@ functions on tensors, for many sets of samples at once (as implicit models need)
 scikit-learn estimators.
 
 ```python
-from scorematching.estimators import SpectralScoreEstimator
+import torch
+
+from scorematching.estimators import SpectralScoreEstimator, SteinScoreEstimator
 from scorematching.kernels import fit_spectral
 
+g = torch.Generator().manual_seed(0)
+X, X_new = torch.randn(2, 100, 8, generator=g).numpy()
+samples, x = torch.randn(16, 100, 8, generator=g), torch.randn(16, 5, 8, generator=g)
+
 SpectralScoreEstimator().fit(X).grad_log_density(X_new)  # arrays (N, D)
-fitted = fit_spectral(samples)  # tensors (128, 100, 8): 128 sets at once
+fitted = fit_spectral(samples)  # 16 sets of samples at once
 fitted.at_samples()  # scores at the samples
 fitted.score(x)  # scores at other points
 ```
@@ -37,7 +43,7 @@ without knowing the truth:
 ```python
 from sklearn.model_selection import GridSearchCV
 
-GridSearchCV(SteinScoreEstimator(), {"bandwidth": [0.5, 1, 2], "eta": [1e-3, 1e-2, 0.1]}).fit(X)
+GridSearchCV(SteinScoreEstimator(), {"eta": [1e-3, 1e-2, 0.1]}, cv=3).fit(X)
 ```
 
 ## Which one

@@ -32,11 +32,16 @@ and i and j are joined by an edge where `K_ij` is not zero.
 | `gamma` | 1/2 | 0 | x > 0 | gamma graphical model (`eta' log x`) |
 
 ```python
+import matplotlib.pyplot as plt
+from sklearn.datasets import load_wine
+
 import scorematching as sm
 
+X = load_wine().data  # 178 wines, 13 measurements, all of them positive
 model = sm.inference.GraphicalModel(kind="truncated").fit(X)
 model.graph_  # (D, D), booleans
 model.precision_  # K
+axes = plt.subplots()[1]
 model.path_.plot(axes)  # entries of K against the penalty, on axes of matplotlib
 ```
 

@@ -23,8 +23,23 @@ the points come from the model, and positive otherwise (Liu, Lee and Jordan, 201
 Strathmann and Gretton, 2016).
 
 ```python
-import scorematching as sm
+import torch
+
+from scorematching.distributions import Gaussian
 from scorematching.evaluation import Fitted, Fixed, Split, ksd_test
+
+g = torch.Generator().manual_seed(0)
+x = torch.randn(200, 2, generator=g)
+model = Gaussian(torch.zeros(2), torch.eye(2))
+
+
+def fit(x):
+    return Gaussian(x.mean(0), x.T.cov())
+
+
+def sample(model, num, generator):
+    return model.sample(num, generator)
+
 
 ksd_test(Fixed(model), x, generator=g)  # a model that does not depend on x
 ksd_test(Fitted(fit, sample), x, generator=g)  # a model fitted to x itself

@@ -115,6 +115,15 @@ def test_every_kind_of_model_is_drawn(kind: str) -> None:
     assert sm.plot.score_field(model, data, ax=axes()).collections
 
 
+def test_estimators_of_data_frames_get_data_frames() -> None:
+    """scikit-learn warns, here an error, where names of columns are missing."""
+    frame = pd.DataFrame(points(60, 3), columns=list("abc"))
+    estimator = sm.DensityEstimator("none", base="gaussian").fit(frame)
+    sm.plot.density(estimator, frame, ax=axes())
+    sm.plot.score_field(estimator, frame, ax=axes())
+    sm.plot.calibration(estimator, frame, axes(), num_samples=50)
+
+
 def test_score_network_has_arrows_and_no_density() -> None:
     field, x = sm.VectorField(lambda x: -x), points(60, 3)
     ax = sm.plot.score_field(field, x, ax=axes(), reach=None)
