@@ -1,0 +1,172 @@
+"""Fit a model to most rows of a table, and evaluate it at the others."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scorematching.datasets import Dequantise, Standardise
+from scorematching.distributions import Distribution
+from scorematching.estimators import DensityEstimator, SlicedScoreEstimator
+from scorematching.runs.baselines import fit_baselines
+from scorematching.runs.held_out import HeldOut, hold_out_scores
+from scorematching.runs.space import Space
+from scorematching.runs.split import held_out_rows
+from scorematching.tables import Prepared
+
+MODELS = ("auto", "mlp", "dkef", "nice", "score")
+"""Models by name; see `FitOptions`."""
+
+_FIT_SHARE = 0.8
+"""Of the time, for the fit; the rest is for baselines, evaluation and report."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to fit.
+
+    Attributes:
+        model: "auto", the stack of estimates of `DensityEstimator` with a tilt; "mlp" or "dkef", a
+            tilt of a Gaussian, by a network or a deep kernel; "nice", a flow; "score", a network
+            for the score alone.
+        objective: of score matching: "ssm-vr", "ssm", "sm", or with "nice" "mle".
+        seed: of the split, of noise and of training.
+        device: where tensors live.
+        max_minutes: for everything, approximately; None has no limit.
+
+    Example:
+        >>> FitOptions().model
+        'auto'
+    """
+
+    model: str = "auto"
+    objective: str = "ssm-vr"
+    seed: int = 0
+    device: str = "cpu"
+    max_minutes: float | None = None
+
+    @property
+    def max_seconds(self) -> float | None:
+        """For the fit alone."""
+        return None if self.max_minutes is None else _FIT_SHARE * 60 * self.max_minutes
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model, baselines, and what held-out rows say about them.
+
+    Attributes:
+        model: fitted to the rows that were not held out.
+        baselines: distributions of the modelled columns, by name.
+        space: in which losses are compared.
+        held_out: the scores.
+        held_out_rows: which rows of the prepared table they are.
+        width: of the noise that was added to rounded columns, by name.
+        seconds: that each part took.
+        warnings: that the fit gave.
+    """
+
+    model: Any
+    baselines: dict[str, Distribution]
+    space: Space
+    held_out: HeldOut
+    held_out_rows: NDArray[np.int64]
+    width: dict[str, float]
+    seconds: dict[str, float]
+    warnings: list[str] = field(default_factory=list)
+
+
+def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) -> Fitted:
+    """Fit a model to four fifths of the rows of a table, and evaluate it at the rest.
+
+    Args:
+        table: from `prepare`.
+        options: how.
+        progress: receives lines about the search of `DensityEstimator`.
+
+    Raises:
+        ValueError: if an option is unknown, or does not fit the others.
+
+    Example:
+        >>> from scorematching.tables import prepare, read
+        >>> table = prepare(read("redwine"), columns=["alcohol", "pH"])
+        >>> fitted = fit_table(table, FitOptions("dkef"), progress=lambda line: None)
+        >>> [method.name for method in fitted.held_out.methods]
+        ['this model', 'Gaussian', 'KDE', 'mixture']
+    """
+    columns = [table.frame.columns[c] for c in table.table.kept]
+    frame = table.frame[columns] if options.model == "score" else table.frame
+    estimator = make_estimator(options, table.dequantised, progress)
+    held = held_out_rows(table.frame.to_numpy(), options.seed)
+    train = frame.drop(index=held)
+    width = dict(zip(columns, table.width.tolist()))
+    clock = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        noisy = add_noise(train, width, options.seed) if options.model == "score" else train
+        model = estimator.fit(noisy)
+    fit_seconds = time.perf_counter() - clock
+    _forget_progress(model)
+    baselines, space = _baselines(model, add_noise(train, width, options.seed), columns, options)
+    found = hold_out_scores(
+        model, baselines, space, add_noise(frame.iloc[held], width, options.seed + 1)
+    )
+    seconds = {"fit": fit_seconds, "evaluation": time.perf_counter() - clock - fit_seconds}
+    said = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
+    return Fitted(model, dict(baselines), space, found, held, width, seconds, said)
+
+
+def make_estimator(options: FitOptions, dequantise: bool, progress: Progress) -> Any:
+    """The estimator of the options, before its fit."""
+    if options.model not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    shared = {"random_state": options.seed, "max_seconds": options.max_seconds}
+    if options.model == "score":
+        if options.objective != "ssm-vr":
+            raise ValueError(
+                f'objective must be "ssm-vr" with model "score", got {options.objective!r}; other '
+                "models take other objectives"
+            )
+        device = None if options.device == "cpu" else options.device
+        return SlicedScoreEstimator(device=device, verbose=True, **shared)
+    tilt = "mlp" if options.model == "auto" else options.model
+    base = "gaussian" if options.model in ("mlp", "dkef") else "auto"
+    more = {"dequantise": dequantise, "device": options.device, "verbose": progress}
+    return DensityEstimator(tilt, options.objective, base=base, **more, **shared)
+
+
+def _forget_progress(model: Any) -> None:
+    """Arguments that concern this process only; a saved model has the defaults."""
+    model.set_params(verbose=type(model)().verbose, max_seconds=None)
+
+
+def add_noise(frame: Any, width: dict[str, float], seed: int) -> Any:
+    """A copy of a table with uniform noise in its rounded columns."""
+    noisy = frame.copy()
+    columns = [name for name in frame.columns if width.get(name, 0.0) > 0]
+    if columns:
+        dequantise = Dequantise(torch.tensor([width[name] for name in columns]))
+        generator = torch.Generator().manual_seed(seed)
+        noisy[columns] = dequantise(torch.tensor(frame[columns].to_numpy()), generator).numpy()
+    return noisy
+
+
+def _baselines(
+    model: Any, train: Any, columns: list[str], options: FitOptions
+) -> tuple[dict[str, Any], Space]:
+    if hasattr(model, "scaling_"):
+        scaling = Standardise(model.scaling_.mean.cpu(), model.scaling_.std.cpu())
+    else:
+        scaling = Standardise(model.mean_.cpu().double(), model.scale_.cpu().double())
+    s = scaling(torch.tensor(train[columns].to_numpy(np.float64)))
+    baselines = fit_baselines(s, scaling, options.seed)
+    return baselines, Space.of(columns, baselines["Gaussian"])
