@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scorematching.datasets import Standardise
-from scorematching.distributions import Distribution, Gaussian, GaussianMixture
+from scorematching.distributions import Distribution, GaussianMixture
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.kde import fit_kde
 from scorematching.estimators.density.bases.transformed import Transformed
@@ -20,7 +20,9 @@ NAMES = ("Gaussian", "KDE", "mixture")
 _COMPONENTS, _MAX_ROWS = (1, 2, 3, 5, 8), 5000
 
 
-def fit_baselines(s: Tensor, scaling: Standardise, seed: int) -> dict[str, Transformed]:
+def fit_baselines(
+    s: Tensor, scaling: Standardise, seed: int, first: Tensor | None = None
+) -> dict[str, Transformed]:
     """Gaussian, kernel estimate and mixture as distributions of the modelled columns.
 
     The bandwidth is that of largest leave-one-out likelihood, the number of components, with full
@@ -30,6 +32,8 @@ def fit_baselines(s: Tensor, scaling: Standardise, seed: int) -> dict[str, Trans
         s: standardised training rows ``(N, K)``; kernel estimate and mixture use 5,000 at most.
         scaling: how they were standardised.
         seed: of starts and of the choice of rows.
+        first: which rows repeat no row before them, ``(N,)``; the kernel estimate has no others,
+            since copies would make its bandwidth too small. None takes all.
 
     Example:
         >>> x = torch.randn(50, 2, dtype=torch.float64)
@@ -38,9 +42,8 @@ def fit_baselines(s: Tensor, scaling: Standardise, seed: int) -> dict[str, Trans
         ['Gaussian', 'KDE', 'mixture']
     """
     generator = torch.Generator().manual_seed(seed)
-    gaussian = fit_gaussian(s)
-    assert isinstance(gaussian, Gaussian)
-    found: dict[str, Distribution] = {"Gaussian": gaussian, "KDE": fit_kde(s, generator)}
+    kernels = fit_kde(s if first is None else s[first], generator)
+    found: dict[str, Distribution] = {"Gaussian": fit_gaussian(s), "KDE": kernels}
     rows = s[torch.randperm(len(s), generator=generator)[:_MAX_ROWS]]
     mixture = _mixture(rows, seed)
     if mixture is not None:

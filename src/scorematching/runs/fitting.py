@@ -116,7 +116,7 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
         model = estimator.fit(noisy)
     fit_seconds = time.perf_counter() - clock
     _forget_progress(model)
-    baselines, space = _baselines(model, add_noise(train, width, options.seed), columns, options)
+    baselines, space = _baselines(model, train, width, options.seed)
     found = hold_out_scores(
         model, baselines, space, add_noise(frame.iloc[held], width, options.seed + 1)
     )
@@ -129,7 +129,7 @@ def make_estimator(options: FitOptions, dequantise: bool, progress: Progress) ->
     """The estimator of the options, before its fit."""
     if options.model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
-    shared = {"random_state": options.seed, "max_seconds": options.max_seconds}
+    shared: dict[str, Any] = {"random_state": options.seed, "max_seconds": options.max_seconds}
     if options.model == "score":
         if options.objective != "ssm-vr":
             raise ValueError(
@@ -140,7 +140,7 @@ def make_estimator(options: FitOptions, dequantise: bool, progress: Progress) ->
         return SlicedScoreEstimator(device=device, verbose=True, **shared)
     tilt = "mlp" if options.model == "auto" else options.model
     base = "gaussian" if options.model in ("mlp", "dkef") else "auto"
-    more = {"dequantise": dequantise, "device": options.device, "verbose": progress}
+    more: dict[str, Any] = {"dequantise": dequantise, "device": options.device, "verbose": progress}
     return DensityEstimator(tilt, options.objective, base=base, **more, **shared)
 
 
@@ -161,12 +161,16 @@ def add_noise(frame: Any, width: dict[str, float], seed: int) -> Any:
 
 
 def _baselines(
-    model: Any, train: Any, columns: list[str], options: FitOptions
+    model: Any, train: Any, width: dict[str, float], seed: int
 ) -> tuple[dict[str, Any], Space]:
+    """Baselines in the scaling of the model, and the space of their Gaussian."""
     if hasattr(model, "scaling_"):
         scaling = Standardise(model.scaling_.mean.cpu(), model.scaling_.std.cpu())
     else:
         scaling = Standardise(model.mean_.cpu().double(), model.scale_.cpu().double())
-    s = scaling(torch.tensor(train[columns].to_numpy(np.float64)))
-    baselines = fit_baselines(s, scaling, options.seed)
+    columns = list(width)
+    noisy = add_noise(train, width, seed)[columns]
+    first = torch.tensor(~train.duplicated().to_numpy())
+    s = scaling(torch.tensor(noisy.to_numpy(np.float64)))
+    baselines = fit_baselines(s, scaling, seed, first)
     return baselines, Space.of(columns, baselines["Gaussian"])

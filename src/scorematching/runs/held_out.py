@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -67,15 +68,20 @@ class HeldOut:
     def from_dict(cls, values: dict[str, Any]) -> HeldOut:
         """What `as_dict` returned, back."""
 
+        def number(value: Any) -> Any:
+            found: dict[str, Any] = {k: math.nan if v is None else v for k, v in value.items()}
+            return Estimate(**found)
+
         def score(row: dict[str, Any]) -> MethodScore:
-            numbers = {k: Estimate(**v) if isinstance(v, dict) else v for k, v in row.items()}
-            return MethodScore(**numbers)
+            return MethodScore(
+                **{k: number(v) if isinstance(v, dict) else v for k, v in row.items()}
+            )
 
         return cls(values["rows"], tuple(map(score, values["methods"])), tuple(values["notes"]))
 
     def table(self) -> str:
-        """The scores as a text table."""
-        headings = ["", "log-likelihood", "this model's gain", "loss", "this model's gain "]
+        """The scores as a text table; a positive gain is one of this model over the method."""
+        headings = ["", "log-likelihood", "gain", "loss", "gain"]
         rows = [
             [m.name, *map(_cell, (m.log_likelihood, m.gain, m.loss, m.loss_gain))]
             for m in self.methods
@@ -178,7 +184,9 @@ def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor])
     def mean(values: dict[str, Tensor]) -> Estimate | None:
         return Estimate.of(values[name]) if name in values else None
 
-    return MethodScore(name, mean(likelihoods), gain(likelihoods, 1), mean(losses), gain(losses, -1))
+    return MethodScore(
+        name, mean(likelihoods), gain(likelihoods, 1), mean(losses), gain(losses, -1)
+    )
 
 
 def _reason(what: str, error: Exception) -> str:

@@ -43,10 +43,8 @@ def findings_of(
     yield from _rounded(table, used, x, rounded, dequantise)
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
     if table.repeated:
-        yield Finding(
-            f"{table.repeated} rows repeat another row",
-            "copies stay together when rows are held out",
-        )
+        done = "copies stay together when rows are held out"
+        yield Finding(f"{_rows(table.repeated)} that repeat another one", done)
 
 
 def _left_out(columns: Sequence[Column]) -> Iterator[Finding]:
@@ -72,7 +70,11 @@ def _missing(missing: Any) -> Iterator[Finding]:
     if rows:
         counts = missing.sum()
         where = listed(f"{name} {count}" for name, count in counts[counts > 0].items())
-        yield Finding(f"{rows} rows with missing values ({where})", "left out")
+        yield Finding(f"{_rows(rows)} with missing values ({where})", "left out")
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def _set_aside(table: Table, used: Sequence[str]) -> Iterator[Finding]:

@@ -91,7 +91,8 @@ def prepare(
     table = inspect(x, used)
     if not table.kept:
         raise ValueError(f"{loaded.name} has no column that varies; every value is the same")
-    rounded = np.asarray(Dequantise.fit(table.reduce(x)).width)
+    # Values that repeat only because whole rows do are not rounded.
+    rounded = np.asarray(Dequantise.fit(table.reduce(x).unique(dim=0)).width)
     add = dequantise == "auto"
     described = _columns(frame, kinds, _roles(used, table))
     found = findings_of(described, missing, table, x, used, rounded, add)

@@ -75,7 +75,7 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
     lines = list(islice((line for line in text.splitlines() if line.strip()), _SNIFFED))
     found = _delimiter(lines) if delimiter is None else delimiter
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
-    header = not all(_is_number(cell) for cell in rows[0])
+    header = not all(_is_number(cell) for cell in rows[0]) or _numbers_columns(rows[0])
     cells = [cell for row in rows[header:] for cell in row]
     commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
     points = sum("." in cell and _is_number(cell) for cell in cells)
@@ -104,6 +104,11 @@ def _agreement(lines: list[str], delimiter: str) -> float:
 def _commas_are_decimal(lines: list[str]) -> bool:
     """Whether the commas of a file with semicolons are decimal marks."""
     return all(";" in line for line in lines)
+
+
+def _numbers_columns(row: list[str]) -> bool:
+    """Whether a line is 0, 1, 2 ..., which pandas writes for columns without names."""
+    return len(row) > 1 and [cell.strip() for cell in row] == [str(i) for i in range(len(row))]
 
 
 def _is_number(cell: str) -> bool:
