@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from scorematching.cli.app import DataDir
-from scorematching.cli.options import Device, Seed, say
+from scorematching.cli.evaluate import describe
+from scorematching.cli.options import Device, Seed, command_of, say
 from scorematching.cli.progress import FitProgress, candidates
-from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, write_run
-from scorematching.runs.folder import check_new
+from scorematching.report import write_report
+from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
+from scorematching.runs.folder import PAGE, check_new
 from scorematching.tables import Prepared, prepare, read
 
 Model = Literal["auto", "mlp", "dkef", "nice", "score"]
@@ -32,6 +33,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 
 
 def fit(
+    context: typer.Context,
     data: Data,
     out: Out,
     model: ModelOption = "auto",
@@ -64,8 +66,11 @@ def fit(
     }
     with new_folder(out, overwrite) as folder:
         fitted, lines = _fit(table, options)
-        write_run(folder, table, fitted, options, choices, _command(), lines)
-    say(*_results(fitted), "", f"wrote {out}")
+        write_run(folder, table, fitted, options, choices, command_of(context), lines)
+        trouble = _report(folder, table)
+    say(*describe(fitted.held_out), "", *trouble, f"wrote {out}")
+    if not trouble:
+        say(f"open {out / PAGE} in a browser: first the figure of gains over the baselines")
 
 
 def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
@@ -74,16 +79,10 @@ def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
         return fit_table(table, options, progress), progress.lines
 
 
-def _results(fitted: Fitted) -> list[str]:
-    """What held-out rows say."""
-    held_out = fitted.held_out
-    head = (
-        f"{held_out.rows} held-out rows, mean and standard error per row (gain: of this model over "
-        "the other)"
-    )
-    return [head, held_out.table(), *held_out.notes, "", *held_out.verdicts()]
-
-
-def _command() -> list[str]:
-    """The command line, as one would type it again."""
-    return ["scorematching", *sys.argv[1:]]
+def _report(folder: Path, table: Prepared) -> list[str]:
+    """Write the report; says why there is none."""
+    try:
+        write_report(open_run(folder), table)
+    except ImportError as error:
+        return [f"no report: {error}"]
+    return []

@@ -17,3 +17,15 @@ def say(*lines: object) -> None:
     """Print lines to standard output."""
     for line in lines:
         typer.echo(str(line))
+
+
+def command_of(context: typer.Context) -> list[str]:
+    """A command line that gives a command the same options again; defaults are left out."""
+    words = ["scorematching", str(context.info_name)]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.param_type_name == "argument":
+            words += [] if value is None else [str(value)]
+        elif value is not None and value != parameter.default:
+            words += [parameter.opts[0], *([] if value is True else [str(value)])]
+    return words

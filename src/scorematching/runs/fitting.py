@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scorematching.datasets import Dequantise, Standardise
+from scorematching.datasets import Standardise
 from scorematching.distributions import Distribution
 from scorematching.estimators import DensityEstimator, SlicedScoreEstimator
 from scorematching.runs.baselines import fit_baselines
 from scorematching.runs.held_out import HeldOut, hold_out_scores
 from scorematching.runs.space import Space
-from scorematching.runs.split import held_out_rows
+from scorematching.runs.split import Parts, held_out_rows
 from scorematching.tables import Prepared
 
 MODELS = ("auto", "mlp", "dkef", "nice", "score")
@@ -105,24 +105,21 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
     """
     columns = [table.frame.columns[c] for c in table.table.kept]
     frame = table.frame[columns] if options.model == "score" else table.frame
-    estimator = make_estimator(options, table.dequantised, progress)
     held = held_out_rows(table.frame.to_numpy(), options.seed)
-    train = frame.drop(index=held)
-    width = dict(zip(columns, table.width.tolist()))
-    clock = time.perf_counter()
+    parts = Parts(frame, held, dict(zip(columns, table.width.tolist())), options.seed)
+    estimator = make_estimator(options, table.dequantised, progress)
+    start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        noisy = add_noise(train, width, options.seed) if options.model == "score" else train
-        model = estimator.fit(noisy)
-    fit_seconds = time.perf_counter() - clock
+        # DensityEstimator adds noise itself, after it has seen which rows are copies.
+        model = estimator.fit(parts.train_noisy if options.model == "score" else parts.train)
+    fit_seconds = time.perf_counter() - start
     _forget_progress(model)
-    baselines, space = _baselines(model, train, width, options.seed)
-    found = hold_out_scores(
-        model, baselines, space, add_noise(frame.iloc[held], width, options.seed + 1)
-    )
-    seconds = {"fit": fit_seconds, "evaluation": time.perf_counter() - clock - fit_seconds}
+    baselines, space = _baselines(model, parts)
+    found = hold_out_scores(model, baselines, space, parts.test)
+    seconds = {"fit": fit_seconds, "evaluation": time.perf_counter() - start - fit_seconds}
     said = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
-    return Fitted(model, dict(baselines), space, found, held, width, seconds, said)
+    return Fitted(model, dict(baselines), space, found, held, parts.width, seconds, said)
 
 
 def make_estimator(options: FitOptions, dequantise: bool, progress: Progress) -> Any:
@@ -149,28 +146,14 @@ def _forget_progress(model: Any) -> None:
     model.set_params(verbose=type(model)().verbose, max_seconds=None)
 
 
-def add_noise(frame: Any, width: dict[str, float], seed: int) -> Any:
-    """A copy of a table with uniform noise in its rounded columns."""
-    noisy = frame.copy()
-    columns = [name for name in frame.columns if width.get(name, 0.0) > 0]
-    if columns:
-        dequantise = Dequantise(torch.tensor([width[name] for name in columns]))
-        generator = torch.Generator().manual_seed(seed)
-        noisy[columns] = dequantise(torch.tensor(frame[columns].to_numpy()), generator).numpy()
-    return noisy
-
-
-def _baselines(
-    model: Any, train: Any, width: dict[str, float], seed: int
-) -> tuple[dict[str, Any], Space]:
+def _baselines(model: Any, parts: Parts) -> tuple[dict[str, Any], Space]:
     """Baselines in the scaling of the model, and the space of their Gaussian."""
     if hasattr(model, "scaling_"):
         scaling = Standardise(model.scaling_.mean.cpu(), model.scaling_.std.cpu())
     else:
         scaling = Standardise(model.mean_.cpu().double(), model.scale_.cpu().double())
-    columns = list(width)
-    noisy = add_noise(train, width, seed)[columns]
-    first = torch.tensor(~train.duplicated().to_numpy())
-    s = scaling(torch.tensor(noisy.to_numpy(np.float64)))
-    baselines = fit_baselines(s, scaling, seed, first)
+    columns = list(parts.width)
+    s = scaling(torch.tensor(parts.train_noisy[columns].to_numpy(np.float64)))
+    first = torch.tensor(~parts.train.duplicated().to_numpy())
+    baselines = fit_baselines(s, scaling, parts.seed, first)
     return baselines, Space.of(columns, baselines["Gaussian"])

@@ -35,6 +35,7 @@ from scorematching.errors import ScoreMatchingError
 from scorematching.runs.baselines import NAMES
 from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
+from scorematching.runs.split import Parts
 from scorematching.saving import load
 from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 
@@ -123,6 +124,11 @@ class Run:
         """What was fitted: "density", "score" or "family"."""
         return str(self.about["kind"])
 
+    @property
+    def seed(self) -> int:
+        """Of the fit."""
+        return int(self.about["options"]["seed"])
+
     @cached_property
     def summary(self) -> TableSummary:
         """The table that it was fitted to."""
@@ -191,6 +197,11 @@ class Run:
         options = self.about["options"]
         names = ("columns", "drop_missing", "dequantise")
         return prepare(loaded, **{name: options[name] for name in names})
+
+    def parts(self, table: Prepared) -> Parts:
+        """Training and test rows of the table, as they were for the fit."""
+        held = np.isin(table.rows, self.rows).nonzero()[0]
+        return Parts(table.frame[self.columns], held, self.about["width"], self.seed)
 
 
 def open_run(folder: str | Path) -> Run:

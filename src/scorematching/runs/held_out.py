@@ -17,13 +17,14 @@ from scorematching.distributions import Distribution
 from scorematching.errors import ScoreMatchingError
 from scorematching.estimators.density.losses import held_out_losses
 from scorematching.evaluation import Estimate, paired_difference, score_matching_losses
+from scorematching.runs.modelled import standardised_score
 from scorematching.runs.space import Space
 
 OURS = "this model"
 
 _LOSS_ENTRIES, _MIN_LOSS_ROWS = 20_000, 100
-_CLEAR = 2.0
-"""Standard errors from which a difference is called one."""
+_CLEAR, _ROUNDING = 2.0, 1e-9
+"""Standard errors from which a difference is called one, and the size of rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,44 @@ class HeldOut:
 
     def verdicts(self) -> list[str]:
         """In plain words, for each baseline, which is better."""
-        return [
-            f"{method.name}: {verdict(gain)}"
-            for method in self.methods[1:]
-            if (gain := method.gain or method.loss_gain) is not None
+        return [f"{name}: {verdict(gain)}" for name, gain in self.gains().items()]
+
+    def gains(self) -> dict[str, Estimate]:
+        """Gains over the baselines in log-likelihood, or else in loss."""
+        each = {method.name: method.gain or method.loss_gain for method in self.methods[1:]}
+        return {name: gain for name, gain in each.items() if gain is not None}
+
+    def sentence(self) -> str:
+        """All verdicts in one sentence.
+
+        Example:
+            >>> gain = Estimate(-0.5, 0.1, 50)
+            >>> ours = MethodScore("this model", None, None, None, None)
+            >>> kde = MethodScore("KDE", None, gain, None, None)
+            >>> HeldOut(50, (ours, kde)).sentence()
+            'On 50 held-out rows this model is worse than KDE (-0.50 +- 0.10 per row).'
+        """
+        words = {1: "better than", 0: "not clearly different from", -1: "worse than"}
+        found = [
+            f"{word} {_joined(names)}"
+            for sign, word in words.items()
+            if (names := [_named(n, g) for n, g in self.gains().items() if _sign(g) == sign])
         ]
+        return f"On {self.rows} held-out rows this model is {', '.join(found)}." if found else ""
+
+
+def _joined(names: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def _named(name: str, gain: Estimate) -> str:
+    return f"{name} ({short(gain)} per row)"
+
+
+def _sign(gain: Estimate) -> int:
+    """1 or -1 for a clear difference, 0 for none."""
+    clear = abs(gain.mean) > _CLEAR * gain.standard_error
+    return int(np.sign(gain.mean)) if clear else 0
 
 
 def verdict(gain: Estimate) -> str:
@@ -107,7 +141,7 @@ def verdict(gain: Estimate) -> str:
         'no clear difference (0.10 +- 0.10 per row)'
     """
     size = short(Estimate(abs(gain.mean), gain.standard_error, gain.count))
-    if abs(gain.mean) <= _CLEAR * gain.standard_error:
+    if _sign(gain) == 0:
         return f"no clear difference ({short(gain)} per row)"
     if gain.mean < 0:
         return f"better than this model, by {size} per row"
@@ -115,7 +149,9 @@ def verdict(gain: Estimate) -> str:
 
 
 def short(estimate: Estimate) -> str:
-    """An estimate without its count."""
+    """An estimate without its count; a difference of rounding errors is zero."""
+    if max(abs(estimate.mean), estimate.standard_error) < _ROUNDING:
+        return "0 +- 0"
     return str(estimate).split(" (")[0]
 
 
@@ -135,23 +171,28 @@ def hold_out_scores(
         frame: rows that none was fitted to, with noise where columns are rounded.
     """
     x = space.rows(frame)
-    some = slice(0, max(_MIN_LOSS_ROWS, _LOSS_ENTRIES // x.shape[1]))
+    some = loss_rows(x)
     likelihoods, losses, notes = {}, {}, []
     try:
         likelihoods[OURS] = log_densities(model, frame)
     except (AttributeError, ValueError) as error:
         notes.append(_reason("log-likelihood", error))
     try:
-        losses[OURS] = model_losses(model, space, x[some])
+        losses[OURS] = model_losses(model, space, some)
     except (ScoreMatchingError, ValueError) as error:
         notes.append(_reason("score-matching loss", error))
     for name, baseline in baselines.items():
         with torch.no_grad():
             likelihoods[name] = baseline(x)
         inner: Any = baseline
-        losses[name] = held_out_losses(space.density(inner.inner), space.z(x[some]))
+        losses[name] = held_out_losses(space.density(inner.inner), space.z(some))
     methods = [_score(name, likelihoods, losses) for name in (OURS, *baselines)]
     return HeldOut(len(x), tuple(methods), tuple(notes))
+
+
+def loss_rows(x: Tensor) -> Tensor:
+    """The first rows, as many as there is time to take second derivatives at."""
+    return x[: max(_MIN_LOSS_ROWS, _LOSS_ENTRIES // x.shape[1])]
 
 
 def log_densities(model: Any, frame: Any) -> Tensor:
@@ -166,13 +207,7 @@ def model_losses(model: Any, space: Space, x: Tensor) -> Tensor:
     z = space.z(x)
     if hasattr(model, "density_"):
         return held_out_losses(space.density(model.density_), z)
-    return score_matching_losses(space.field(network_score(model)), z)
-
-
-def network_score(model: Any) -> Any:
-    """The score of a `SlicedScoreEstimator` at standardised points, in double precision."""
-    network = model.network_
-    return lambda s: network(s.to(model.mean_.dtype)).double()
+    return score_matching_losses(space.field(standardised_score(model)), z)
 
 
 def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor]) -> MethodScore:

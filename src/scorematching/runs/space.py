@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching.datasets import Standardise, Whiten
+from scorematching.datasets import Compose, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution, Gaussian
 from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.scaling import Inverse
@@ -31,7 +31,7 @@ class Space:
 
     columns: tuple[str, ...]
     scaling: Standardise
-    whiten: Whiten
+    whiten: Transform
 
     @classmethod
     def of(cls, columns: Any, gaussian: Transformed) -> Space:
@@ -41,6 +41,11 @@ class Space:
         values, vectors = torch.linalg.eigh(inner.precision)
         whiten = Whiten(inner.mean, vectors, values.rsqrt(), symmetric=True)
         return cls(tuple(columns), scaling, whiten)
+
+    def like(self, other: Space) -> Space:
+        """This whitened space, reached from s of another space by way of x."""
+        back = Inverse(other.scaling)
+        return Space(self.columns, other.scaling, Compose(back, self.scaling, self.whiten))
 
     def rows(self, frame: Any) -> Tensor:
         """The modelled columns of a data frame, ``(N, K)``."""
@@ -61,7 +66,8 @@ class Space:
     def field(self, score_of_s: Any) -> Field:
         """The score in z of a score in s."""
         eye = torch.eye(len(self.columns), dtype=torch.float64)
-        jacobian = self.whiten.inverse(eye) - self.whiten.mean  # row j is ds / dz_j
+        # Row j is ds / dz_j, which is the same everywhere.
+        jacobian = self.whiten.inverse(eye) - self.whiten.inverse(torch.zeros_like(eye))
 
         def score(z: Tensor) -> Tensor:
             return score_of_s(self.whiten.inverse(z)) @ jacobian.mT
