@@ -31,7 +31,7 @@ assert sm.datasets.load("redwine").x.shape == (1599, 11)
 
 COMMANDS = (
     "fit redwine --out run --max-minutes 1",
-    "sample run --num 50 --out samples.csv",
+    "sample run 50 --out samples.csv",
     "report run",
 )
 """Command lines that are tried if this version has them."""
@@ -91,7 +91,7 @@ def main() -> None:
         wheel, sdist = build(folder)
         programs = environment(folder / "fresh")
         pip = (programs / "python", "-m", "pip", "install", "-qq", "-c", CONSTRAINTS)
-        run(*pip, f"scorematching[plot] @ {wheel.as_uri()}")
+        run(*pip, f"scorematching[report] @ {wheel.as_uri()}")
         use(programs, folder / "with-wheel")
         run(*pip, "--no-deps", "--force-reinstall", sdist)
         use(programs, folder / "with-sdist")
