@@ -24,9 +24,11 @@ from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.executors.choice import choose, preferences
 from scorematching.training.losses import LossModule, module_of
+from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
-from scorematching.training.ranks import Ranks, join, source_of_noise
+from scorematching.training.ranks import join, source_of_noise
 from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.validation import Validation, make_validation, temporary_state
@@ -119,11 +121,11 @@ def train(
     """
     _check_arguments(config, folder, resume, generator, progress)
     _check_parts(config, validation, validation_objective, callbacks)
-    ranks = join(next(module_of(model).parameters()).device)
+    ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
-    state = TrainState(losses.module, _make_step(losses, optimizer, config, ranks), batches)
+    state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
@@ -162,7 +164,7 @@ class _Run:
         state, found = self.state, None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            found = previous(self.folder, resume, self.config, self.ranks.count)
+            found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
             state.restore(found)
@@ -192,10 +194,11 @@ class _Run:
                     self.save()
                 self.notify("on_step")
             self.save()
-            if not is_finite(state.module):  # after the last step, too
+            if not self.ranks.all(is_finite(state.module)):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
         except DivergedError as error:
             state.module.load_state_dict(self.good if state.best is None else state.best)
+            state.parallel.close()
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
         self.finish()
@@ -204,7 +207,7 @@ class _Run:
         """One step on a batch; its loss stays on the device."""
         loss = self.execute(batch)
         self.state.step += 1
-        self.state.points += count_points(batch) * self.ranks.count
+        self.state.points += count_points(batch)
         self.scheduler.step()
         self.state.losses.add(loss)
 
@@ -213,12 +216,11 @@ class _Run:
         state = self.state
         state.losses.read()
         fixed_noise = temporary_state(state.generator, state.validation_noise)
-        with state.averaged_weights(), fixed_noise:
-            with evaluation_mode(state.module):
-                loss = self.validation() if self.validation else math.nan
-            loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-            if state.stopping.update(state.step, loss):
-                state.best = snapshot(state.module)
+        with state.averaged_weights(), fixed_noise, evaluation_mode(state.module):
+            loss = self.validation() if self.validation else math.nan
+        loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
+        if state.stopping.update(state.step, loss):
+            state.keep_best()
         return loss
 
     def record(self, validation: float | None) -> Record:
@@ -235,7 +237,7 @@ class _Run:
         """Keep this state in memory and on disk, if its weights are finite."""
         state = self.state
         state.losses.read()
-        if self.saved == state.step or not is_finite(state.module):
+        if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
@@ -252,6 +254,7 @@ class _Run:
             state.module.load_state_dict(state.best)
         else:
             assign(state.parameters, state.average)
+        state.parallel.close()
         self.log.write("end", state.step, {"seconds": state.seconds})
         self.notify("on_end")
 
@@ -279,15 +282,28 @@ class _Run:
         )
 
 
-def _make_step(
+def _make_state(
     losses: LossModule,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None,
-    config: TrainConfig,
-    ranks: Ranks,
-) -> Step:
-    """The step, with the optimiser over all parameters that are trained."""
-    trained = {name: p for name, p in losses.module.named_parameters() if p.requires_grad}
-    optimizer = (make_optimizer or _adam)(list(trained.values()), lr=config.lr)
+    batches: Batches,
+) -> TrainState:
+    """The state before the first step; the optimiser gets the parameters as they are split."""
+    config, ranks = batches.config, batches.ranks
+    parallel = make_parallel(losses, ranks, config.parallel)
+    optimizer = _make_optimizer(losses.module, make_optimizer, config.lr)
+    gradients = Gradients(losses)
+    if ranks.count * config.accumulate > 1:
+        gradients = SharedGradients(losses, parallel, batches)
+    step = Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return TrainState(losses.module, step, batches, parallel)
+
+
+def _make_optimizer(
+    module: nn.Module, make: Callable[..., torch.optim.Optimizer] | None, lr: float
+) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that are trained."""
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    optimizer = (make or _adam)(list(trained.values()), lr=lr)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trained.items() if id(p) not in held]
     if missing or len(held) > len(trained):
@@ -296,8 +312,7 @@ def _make_step(
             f"{len(held)} of them for {len(trained)}, without {', '.join(missing) or 'none'}; "
             "freeze parameters with requires_grad_(False)"
         )
-    gradients = Gradients(ranks.wrap(losses))
-    return Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return optimizer
 
 
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
