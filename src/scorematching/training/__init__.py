@@ -6,9 +6,9 @@ What the arguments of `train` can be:
 ``objective``   an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which is
                 how models with a context are trained; `Alternating` trains parts in turn
 ``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches
-``validation``  held-out points, or a function of the model, which is called in evaluation mode,
-                without gradients and with averaged weights; its noise is the same every time, so
-                that losses can be compared
+``validation``  held-out points, or a function of the model that returns a loss or the losses of
+                points, ``(N,)``. It is called in evaluation mode, without gradients and with
+                averaged weights; its noise is the same every time, so that losses can be compared
 ``optimizer``   called with the parameters and ``lr=``; `functools.partial` sets the rest, and a
                 function of one's own may put parameters into groups with rates of their own, which
                 the schedule multiplies; None is Adam, on a GPU its fused form
@@ -44,6 +44,7 @@ from scorematching.training.losses import LossModule
 from scorematching.training.progress import Record, read_log
 from scorematching.training.schedule import learning_rate
 from scorematching.training.state import TrainState
+from scorematching.training.tensorboard import TensorBoard
 
 __all__ = [
     "Alternating",
@@ -52,6 +53,7 @@ __all__ = [
     "LossModule",
     "Phase",
     "Record",
+    "TensorBoard",
     "TrainConfig",
     "TrainResult",
     "TrainState",

@@ -26,7 +26,9 @@ class TrainConfig:
         ema_decay: decay of an exponential moving average of the weights, which is then validated
             and returned; None keeps no average.
         validate_every: steps between validations, where there is a validation.
-        patience: stop after this many validations without a new least loss; None never stops.
+        patience: stop after this many validations without an improvement; None never stops.
+        min_improvement: what counts as an improvement, in standard errors of the difference between
+            validation losses; zero counts every new least loss, 2 leaves out most that are noise.
         checkpoint_every: steps between checkpoints.
         log_every: steps between records of the mean loss.
         drop_last: leave out the points of an epoch that do not fill a batch.
@@ -55,6 +57,7 @@ class TrainConfig:
     ema_decay: float | None = None
     validate_every: int = 100
     patience: int | None = None
+    min_improvement: float = 0.0
     checkpoint_every: int = 1000
     log_every: int = 50
     drop_last: bool = True
@@ -71,6 +74,8 @@ class TrainConfig:
             check_count(getattr(self, name), name, "it counts points, steps or parts")
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
+        if self.min_improvement != 0:
+            check_positive(self.min_improvement, "min_improvement", "zero counts all improvements")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
         check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
         check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')

@@ -22,6 +22,7 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
+from scorematching.training.early_stopping import mean_and_error
 from scorematching.training.executors.choice import choose, preferences
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.parallel import make_parallel
@@ -136,7 +137,7 @@ class _Run:
     def __init__(
         self,
         state: TrainState,
-        validation: Callable[[], float] | None,
+        validation: Callable[[], Tensor] | None,
         losses: LossModule,
         executor: str | Sequence[str],
         folder: str | Path | None,
@@ -188,7 +189,7 @@ class _Run:
                 shown.advance(state.step)
                 validates = self.validation is not None and state.is_due(self.config.validate_every)
                 if validates or state.is_due(self.config.log_every):
-                    record = self.record(self.validate() if validates else None)
+                    record = self.record(self.validate() if validates else (None, None))
                     shown.show(record, state.points / record.seconds)
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
@@ -211,23 +212,23 @@ class _Run:
         self.scheduler.step()
         self.state.losses.add(loss)
 
-    def validate(self) -> float:
-        """The validation loss; keeps the weights if they are the best so far."""
+    def validate(self) -> tuple[float, float | None]:
+        """The validation loss and its standard error; keeps the best weights."""
         state = self.state
         state.losses.read()
         fixed_noise = temporary_state(state.generator, state.validation_noise)
         with state.averaged_weights(), fixed_noise, evaluation_mode(state.module):
-            loss = self.validation() if self.validation else math.nan
-        loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-        if state.stopping.update(state.step, loss):
+            losses = self.validation() if self.validation else torch.tensor(math.nan)
+        losses = self.ranks.from_main(losses.cpu())
+        if state.stopping.update(state.step, losses):
             state.keep_best()
-        return loss
+        return mean_and_error(losses)
 
-    def record(self, validation: float | None) -> Record:
+    def record(self, validation: tuple[float | None, float | None]) -> Record:
         """Record the steps since the last record."""
         state = self.state
         lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
-        record = Record(state.step, state.losses.mean(), lr, state.seconds, validation)
+        record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
         self.log.write("record", record.step, asdict(record))
         self.notify("on_record", record)

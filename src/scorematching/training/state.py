@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -67,7 +67,9 @@ class TrainState:
         self.total = total_steps(self.config, batches.per_epoch())
         self.step, self.points, self.history = 0, 0, list[Record]()
         self.losses = LossReader(self.ranks, self.config.log_every)
-        self.stopping = EarlyStopping(self.config.patience)
+        self.stopping = EarlyStopping(
+            self.config.patience, min_improvement=self.config.min_improvement
+        )
         self.best: dict[str, Tensor] | None = None
         self._stopped, self._began = False, time.perf_counter()
 
@@ -130,10 +132,16 @@ class TrainState:
             **prefixed("module", self.module.state_dict()),
             **prefixed("average", dict(zip(self._names(), self.average))),
             **prefixed("optimizer", optimizer_tensors(self.optimizer)),
+            **prefixed("stopping", self._reference()),
             **prefixed("generator", {k: v[None] for k, v in generators.items()}),
         }
         best = None if self.best is None else self._gathered(self.best)
         return Checkpoint(self._numbers(), self._gathered(tensors), best)
+
+    def _reference(self) -> dict[str, Tensor]:
+        """The validation losses that later ones are compared with, if points are compared."""
+        losses = self.stopping.reference
+        return {} if losses is None else {"reference": losses}
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Whole tensors in the main process, the parts of split ones in its memory, not a GPU's."""
@@ -174,8 +182,12 @@ class TrainState:
         restore_optimizer(self.optimizer, under("optimizer", tensors), state["optimizer"])
         self._restore_generators(under("generator", tensors))
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
-        self.stopping = EarlyStopping(
-            self.config.patience, state["best_loss"], state["best_step"], state["waited"]
+        self.stopping = replace(
+            self.stopping,
+            best_loss=state["best_loss"],
+            best_step=state["best_step"],
+            waited=state["waited"],
+            reference=tensors.get("stopping.reference"),
         )
         self.step = self.losses.step = state["step"]
         self.points, self.losses.recent = state["points"], state["recent"]
