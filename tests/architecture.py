@@ -39,7 +39,7 @@ LAYERS: list[set[str]] = [
     {"objectives"},
     {"closed_form", "entropy", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
-    {"capture", "saving"},
+    {"capture", "cluster", "saving"},
     {""},
     {"cli", "__main__"},
 ]
