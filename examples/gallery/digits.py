@@ -36,7 +36,7 @@ class Denoiser(nn.Module):
 levels = sm.samplers.noise_levels(largest=2.0, smallest=0.08, num=10)
 objective = sm.DenoisingScoreMatching(sm.NoiseLadder(tuple(levels)))
 network = Denoiser()
-config = TrainConfig(steps=800, batch_size=200, lr=3e-3, schedule="cosine", ema_decay=0.99)
+config = TrainConfig(steps=600, batch_size=150, lr=3e-3, schedule="cosine", ema_decay=0.99)
 train(sm.VectorField(network), objective, x, config, generator=g)
 
 noise = 2.0 * torch.randn(20, 64, generator=g)

@@ -17,7 +17,7 @@ x = torch.tensor(make_moons(1500, noise=0.08, random_state=0)[0], dtype=torch.fl
 x = (x - x.mean(0)) / x.std(0)
 
 model = sm.models.MLPDensity(dim=2, hidden=(64, 64), activation=nn.SiLU, generator=g)
-config = TrainConfig(steps=600, batch_size=200, lr=1e-2, schedule="cosine", ema_decay=0.98)
+config = TrainConfig(steps=500, batch_size=150, lr=1e-2, schedule="cosine", ema_decay=0.98)
 train(model, sm.SlicedScoreMatchingVR(), x, config, generator=g)
 
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
