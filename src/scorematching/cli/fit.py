@@ -14,6 +14,7 @@ from scorematching.cli.progress import FitProgress, candidates
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
 from scorematching.runs.folder import PAGE, check_new
+from scorematching.runs.split import split_table
 from scorematching.tables import Prepared, prepare, read
 
 Model = Literal["auto", "mlp", "dkef", "nice", "score"]
@@ -55,7 +56,7 @@ def fit(
     check_new(out, overwrite)
     loaded = read(data, data_dir)
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
-    table = prepare(loaded, chosen, drop_missing, dequantise)
+    table, _ = split_table(prepare(loaded, chosen, drop_missing, dequantise), seed)
     options = FitOptions(model, objective, seed, device, max_minutes)
     say(table.summary, "")
     choices = {

@@ -35,7 +35,7 @@ from scorematching.errors import ScoreMatchingError
 from scorematching.runs.baselines import NAMES
 from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
-from scorematching.runs.split import Parts
+from scorematching.runs.split import Parts, split_table
 from scorematching.saving import load
 from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 
@@ -196,7 +196,8 @@ class Run:
         """The table as it was prepared for the fit."""
         options = self.about["options"]
         names = ("columns", "drop_missing", "dequantise")
-        return prepare(loaded, **{name: options[name] for name in names})
+        table = prepare(loaded, **{name: options[name] for name in names})
+        return split_table(table, self.seed)[0]
 
     def parts(self, table: Prepared) -> Parts:
         """Training and test rows of the table, as they were for the fit."""
