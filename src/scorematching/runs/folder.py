@@ -205,8 +205,12 @@ class Run:
         return Parts(table.frame[self.columns], held, self.about["width"], self.seed)
 
 
-def open_run(folder: str | Path) -> Run:
+def open_run(folder: str | Path, family: bool = False) -> Run:
     """Open the folder of a run.
+
+    Args:
+        folder: that was given to fit.
+        family: accept fits of parametric families too, which have no saved model.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -233,4 +237,10 @@ def open_run(folder: str | Path) -> Run:
             f"{path / ABOUT} must have format {FORMAT}, got another; open it with the version of "
             "the package that wrote it"
         )
-    return Run(path, about)
+    run = Run(path, about)
+    if run.kind == "family" and not family:
+        raise RunError(
+            f"this needs a run with a model, got {folder} with a parametric fit; `scorematching "
+            f"inspect {folder}` shows its estimates"
+        )
+    return run
