@@ -20,10 +20,16 @@ What = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or a 
 def inspect(what: What, data_dir: DataDir = None) -> None:
     """Show what a run holds, or what a table holds before it is fitted."""
     if Path(what).is_dir():
-        say(*_run(open_run(what)))
+        run = open_run(what, family=True)
+        say(*(_family(run) if run.kind == "family" else _run(run)))
     else:
         summary = prepare(read(what, data_dir), drop_missing=True).summary
         say(summary, "", summary.table())
+
+
+def _family(run: Run) -> list[str]:
+    command = f"command: {shlex.join(run.about['command'])}"
+    return [command, "", str(run.summary), "", run.about["estimates"]["text"]]
 
 
 def _run(run: Run) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
+from typing import Any
 
 from scorematching._extras import import_extra
 from scorematching.report.contents import Contents
@@ -39,23 +41,42 @@ def write_report(run: Run, table: Prepared) -> Path:
         >>> write_report(run, run.prepared(run.read_table()))  # doctest: +SKIP
         PosixPath('runs/wine/report.html')
     """
-    page = render(Contents(run, table))
+    page = render_family(run) if run.kind == "family" else render(Contents(run, table))
     path, new = run.folder / PAGE, run.folder / f".{PAGE}.new"
     new.write_text(page, encoding="utf-8")
     os.replace(new, path)
     return path
 
 
-def render(contents: Contents) -> str:
-    """The page as text."""
+def template(name: str) -> Any:
+    """A template of this folder."""
     jinja2 = import_extra("jinja2", "report")
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     undefined = jinja2.StrictUndefined
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     environment.filters["short"] = lambda estimate: plus_minus(short(estimate))
     environment.filters["plus_minus"] = plus_minus
+    return environment.get_template(name)
+
+
+def render_family(run: Run) -> str:
+    """The page of a parametric fit."""
+    estimates = run.about["estimates"]
+    page: str = template("family.html.jinja").render(
+        about=run.about,
+        summary=run.summary,
+        estimates=estimates,
+        markup=import_extra("markupsafe", "report").Markup(estimates["html"]),
+        command=shlex.join(run.about["command"]),
+        many=_MANY,
+    )
+    return page
+
+
+def render(contents: Contents) -> str:
+    """The page as text."""
     headings, rows = contents.unusual()
-    page: str = environment.get_template("report.html.jinja").render(
+    page: str = template("report.html.jinja").render(
         run=contents.run,
         about=contents.run.about,
         summary=contents.run.summary,

@@ -18,7 +18,7 @@ from scorematching.estimators import DensityEstimator, SlicedScoreEstimator
 from scorematching.runs.baselines import fit_baselines
 from scorematching.runs.held_out import HeldOut, hold_out_scores
 from scorematching.runs.space import Space
-from scorematching.runs.split import Parts, held_out_rows
+from scorematching.runs.split import Parts, split_table
 from scorematching.tables import Prepared
 
 MODELS = ("auto", "mlp", "dkef", "nice", "score")
@@ -103,9 +103,9 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
         >>> [method.name for method in fitted.held_out.methods]
         ['this model', 'Gaussian', 'KDE', 'mixture']
     """
+    table, held = split_table(table, options.seed)
     columns = [table.frame.columns[c] for c in table.table.kept]
     frame = table.frame[columns] if options.model == "score" else table.frame
-    held = held_out_rows(table.frame.to_numpy(), options.seed)
     parts = Parts(frame, held, dict(zip(columns, table.width.tolist())), options.seed)
     estimator = make_estimator(options, table.dequantised, progress)
     start = time.perf_counter()

@@ -35,7 +35,7 @@ from scorematching.errors import ScoreMatchingError
 from scorematching.runs.baselines import NAMES
 from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
-from scorematching.runs.split import Parts
+from scorematching.runs.split import Parts, split_table
 from scorematching.saving import load
 from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 
@@ -196,7 +196,8 @@ class Run:
         """The table as it was prepared for the fit."""
         options = self.about["options"]
         names = ("columns", "drop_missing", "dequantise")
-        return prepare(loaded, **{name: options[name] for name in names})
+        table = prepare(loaded, **{name: options[name] for name in names})
+        return split_table(table, self.seed)[0]
 
     def parts(self, table: Prepared) -> Parts:
         """Training and test rows of the table, as they were for the fit."""
@@ -204,8 +205,12 @@ class Run:
         return Parts(table.frame[self.columns], held, self.about["width"], self.seed)
 
 
-def open_run(folder: str | Path) -> Run:
+def open_run(folder: str | Path, family: bool = False) -> Run:
     """Open the folder of a run.
+
+    Args:
+        folder: that was given to fit.
+        family: accept fits of parametric families too, which have no saved model.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -232,4 +237,10 @@ def open_run(folder: str | Path) -> Run:
             f"{path / ABOUT} must have format {FORMAT}, got another; open it with the version of "
             "the package that wrote it"
         )
-    return Run(path, about)
+    run = Run(path, about)
+    if run.kind == "family" and not family:
+        raise RunError(
+            f"this needs a run with a model, got {folder} with a parametric fit; `scorematching "
+            f"inspect {folder}` shows its estimates"
+        )
+    return run

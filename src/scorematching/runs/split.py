@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from scorematching.datasets import Dequantise
+from scorematching.tables import Prepared
+from scorematching.tables.prepare import fitted_to
 
 _SHARE, _MAX = 0.2, 5000
 
@@ -35,6 +37,18 @@ def held_out_rows(x: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[order[: min(max(2, round(_SHARE * count)), _MAX)]] = True
     return chosen[group].nonzero().flatten().numpy()
+
+
+def split_table(table: Prepared, seed: int) -> tuple[Prepared, NDArray[np.int64]]:
+    """A table whose columns vary among the training rows, and the rows that are held out.
+
+    Args:
+        table: from `prepare`.
+        seed: of the split.
+    """
+    held = held_out_rows(table.frame.to_numpy(), seed)
+    rest = np.setdiff1d(np.arange(len(table.frame)), held)
+    return fitted_to(table, rest), held
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scorematching.runs.families import FamilyFit
 from scorematching.runs.fitting import FitOptions, Fitted
 from scorematching.runs.folder import ABOUT, FORMAT, LOG, MODEL, SPLIT, write_json
 from scorematching.saving import save
@@ -65,19 +66,39 @@ def about(
     """The content of ``run.json``."""
     model = fitted.model
     facts = {name.strip("_"): getattr(model, name) for name in _FACTS if hasattr(model, name)}
+    kind = "density" if hasattr(model, "density_") else "score"
     return {
-        "format": FORMAT,
-        "kind": "density" if hasattr(model, "density_") else "score",
-        "command": list(command),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "options": {**choices, **asdict(options)},
-        "versions": versions(),
+        **_header(kind, {**choices, **asdict(options)}, command),
         "data": table.summary.as_dict(),
         "width": fitted.width,
         "model": {"class": type(model).__name__, **facts},
         "held_out": fitted.held_out.as_dict(),
         "seconds": {name: round(value, 2) for name, value in fitted.seconds.items()},
         "warnings": fitted.warnings,
+    }
+
+
+def write_family_run(
+    folder: Path,
+    table: Prepared,
+    fitted: FamilyFit,
+    choices: dict[str, Any],
+    command: Sequence[str],
+) -> None:
+    """Write the fit of a family to a folder that exists; arguments as for `write_run`."""
+    values = {**_header("family", choices, command), "data": table.summary.as_dict()}
+    write_json(folder / ABOUT, {**values, "estimates": fitted.as_dict()})
+
+
+def _header(kind: str, options: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
+    """What every ``run.json`` begins with."""
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "command": list(command),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "options": options,
+        "versions": versions(),
     }
 
 

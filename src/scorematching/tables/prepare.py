@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,7 +16,7 @@ from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
 from scorematching.tables.read import Loaded
-from scorematching.tables.summary import Column, TableSummary, listed
+from scorematching.tables.summary import Column, Finding, TableSummary, listed
 
 MIN_ROWS = 20
 """Different rows that a fit needs at least, since a fifth of them is held out."""
@@ -101,6 +101,34 @@ def prepare(
     rows = numbers.index.to_numpy(np.int64)
     width = rounded if add else np.zeros_like(rounded)
     return Prepared(numbers.reset_index(drop=True), rows, table, width, TableSummary(*about))
+
+
+def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
+    """A table of which only some rows are fitted to; columns that are constant there are set aside.
+
+    Args:
+        table: from `prepare`.
+        rows: numbers of the rows of its frame that are fitted to.
+
+    Returns:
+        The same table, with other columns set aside where that is needed.
+    """
+    x = torch.tensor(table.frame.to_numpy()[rows])
+    used = list(table.frame.columns)
+    found = inspect(x, used)
+    if found.kept == table.table.kept or not found.kept:
+        return table
+    roles = _roles(used, found)
+    columns = tuple(replace(c, role=roles.get(c.name, c.role)) for c in table.summary.columns)
+    rounded = np.asarray(Dequantise.fit(found.reduce(x).unique(dim=0)).width)
+    changed = [a.name for a, b in zip(columns, table.summary.columns) if a.role != b.role]
+    finding = Finding(
+        f"another role among the rows that are fitted to ({listed(changed)})",
+        "columns that are constant or determined by others there are set aside",
+    )
+    summary = replace(table.summary, columns=columns, findings=(*table.summary.findings, finding))
+    width = rounded if table.dequantised else np.zeros_like(rounded)
+    return replace(table, table=found, width=width, summary=summary)
 
 
 def _numbers(frame: Any) -> Any:
