@@ -22,7 +22,7 @@ from scorematching.estimators.density.stacking import Stack, stacking_weights
 _MIN_WEIGHT, _MIN_GAIN = 0.01, 0.1
 _MAX_ENTRIES = 11_000
 """Entries of a table above which three folds are tried only."""
-_FEW_ENTRIES, _SCREEN_WEIGHT = 5000, 1e-3
+_FEW_ENTRIES, _SCREEN_WEIGHT = 10_000, 5e-3
 """Entries up to which cheap candidates see all folds; weight on the first fold to see others."""
 
 Report = Callable[[str], None]

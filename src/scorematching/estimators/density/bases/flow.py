@@ -23,8 +23,8 @@ KINDS = ("maf", "nsf")
 _TRANSFORMS = {"maf": 3, "nsf": 2}
 _HIDDEN = {"maf": (64, 64), "nsf": (64,)}
 _BINS = 8
-_LR, _MAX_NORM, _INITIAL_SIZE = 5e-3, 5.0, 0.1
-_MAX_EPOCHS, _MAX_STEPS, _PATIENCE = 150, 1500, 10
+_LR, _MAX_NORM, _INITIAL_SIZE = 1e-2, 5.0, 0.1
+_MAX_EPOCHS, _MAX_STEPS = 150, 1500
 _CHUNK = 4096
 
 
@@ -108,7 +108,7 @@ def fit_flow(
         x: training points ``(N, D)``.
         x_valid: held-out points ``(N', D)``.
         generator: source of randomness; None is torch's default generator.
-        max_steps: steps, at most; the learning rate falls to zero over them.
+        max_steps: steps, at most.
         progress: show a bar.
 
     Returns:
@@ -129,10 +129,10 @@ def fit_flow(
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
         batch_size=batch,
-        lr=_LR,
+        lr=_LR if batch < 256 else 2 * _LR,
         max_norm=_MAX_NORM,
         validate_every=per_epoch if per_epoch < 50 else 50,
-        patience=_PATIENCE,
+        patience=10 if len(x) < 1000 else 6,
     )
     train(
         module,
@@ -160,7 +160,7 @@ def _transform(kind: str, dim: int) -> Any:
         "activation": nn.SiLU,
     }
     if kind == "nsf":
-        settings |= {"univariate": Spline, "shapes": [(_BINS,), (_BINS,), (_BINS - 1,)]}
+        settings |= {"univariate": Spline, "shapes": [(2, _BINS), (_BINS - 1,)]}
     transform = _zuko_flows().MAF(dim, **settings).transform
     with torch.no_grad():
         for network in transform.modules():

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Transform, constraints
 
@@ -41,14 +42,13 @@ class Spline(Transform):
     over a first axis it is twenty times faster.
 
     Args:
-        widths: free parameters of the widths of K bins, ``(*, K)``.
-        heights: of their heights, ``(*, K)``.
+        gaps: free parameters of the widths and heights of K bins, ``(*, 2, K)``.
         slopes: of the slopes at inner knots, ``(*, K - 1)``.
 
     Reference: Durkan, Bekasov, Murray and Papamakarios (2019), Neural spline flows.
 
     Example:
-        >>> spline = Spline(torch.zeros(1, 4), torch.zeros(1, 4), torch.zeros(1, 3))
+        >>> spline = Spline(torch.zeros(1, 2, 4), torch.zeros(1, 3))
         >>> spline(torch.tensor([2.0])), spline.inv(torch.tensor([7.0]))
         (tensor([2.]), tensor([7.]))
     """
@@ -58,13 +58,11 @@ class Spline(Transform):
     bijective = True
     sign = +1
 
-    def __init__(self, widths: Tensor, heights: Tensor, slopes: Tensor) -> None:
-        """Compute the knots, ``(K + 1, *)``."""
+    def __init__(self, gaps: Tensor, slopes: Tensor) -> None:
+        """Compute the knots and keep the free parameters of slopes, ``(K + 1, *)``."""
         super().__init__()
-        self.x, self.y = _knots(widths), _knots(heights)
-        free = _bounded(slopes, 1.0)
-        edge = torch.zeros_like(free[:1])
-        self.slopes = torch.cat([edge, free, edge]).exp()
+        self.x, self.y = _knots(gaps.movedim(-2, 0)).unbind(1)
+        self.slopes = F.pad(slopes.movedim(-1, 0), [0, 0] * (slopes.ndim - 1) + [1, 1])
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Values, and logarithms of the slopes there."""
@@ -102,7 +100,8 @@ class Spline(Transform):
         inside = (k >= 0) & (k < len(knots) - 1)
         k = k.clamp(0, len(knots) - 2)
         ends = torch.stack([k, k + 1])
-        (x0, x1), (y0, y1), (d0, d1) = (part.gather(0, ends) for part in parts)
+        (x0, x1), (y0, y1), free = (part.gather(0, ends) for part in parts)
+        d0, d1 = _bounded(free, 1.0).exp()
         return Piece(inside, x0, x1 - x0, y0, y1 - y0, d0, d1)
 
 
@@ -114,7 +113,7 @@ def _expanded(knots: Tensor, value: Tensor) -> Tensor:
 
 def _knots(free: Tensor) -> Tensor:
     """Knots from -5 to 5 with gaps from free parameters, ``(*, K) -> (K + 1, *)``."""
-    gaps = _bounded(free, 2.0).softmax(0)
+    gaps = _bounded(free.movedim(-1, 0).contiguous(), 2.0).softmax(0)
     count = len(gaps)
     # Sums of the first gaps as a product with a matrix of ones below the diagonal.
     below = torch.ones(count + 1, count, dtype=gaps.dtype, device=gaps.device).tril(-1)
@@ -123,6 +122,5 @@ def _knots(free: Tensor) -> Tensor:
 
 
 def _bounded(free: Tensor, factor: float) -> Tensor:
-    """Parameters kept between ``+-log(1000) / factor``, last axis first."""
-    first = free.movedim(-1, 0).contiguous()
-    return first / (1 + (factor / math.log(_MIN_SLOPE) * first).abs())
+    """Parameters kept between ``+-log(1000) / factor``."""
+    return free / (1 + (factor / math.log(_MIN_SLOPE) * free).abs())
