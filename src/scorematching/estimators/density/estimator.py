@@ -28,6 +28,7 @@ from scorematching.estimators.density.table import (
     refuse_categories,
     refuse_missing,
 )
+from scorematching.estimators.density.threads import threads_for
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.fields import Field, VectorField
 from scorematching.objectives import Objective
@@ -303,7 +304,10 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.whitening_: Transform = Compose(self.scaling_, self._whiten)
         if self.noise:
             s = self._blurred(s, generator)
-        learned = learn_density(self, s, groups, self.scaling_, self._whiten, objective, generator)
+        with threads_for(s.numel()):
+            learned = learn_density(
+                self, s, groups, self.scaling_, self._whiten, objective, generator
+            )
         self.density_: Distribution = learned.density
         self.weights_, self.tilt_size_ = learned.weights, learned.tilt_size
         self.validation_loss_, self.n_steps_ = learned.validation_loss, learned.steps
