@@ -40,7 +40,7 @@ LAYERS: list[set[str]] = [
     {"objectives"},
     {"closed_form", "entropy", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
-    {"capture", "saving", "plot", "tables"},
+    {"capture", "cluster", "saving", "plot", "tables"},
     {"runs"},
     {"report"},
     {""},

@@ -204,7 +204,6 @@ def test_folder_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"steps=40 \(was 37\), lr=0.1 \(was 0.02\)"):
         run_everything(tmp_path, resume=True, config=changed)
     rewrite = json.loads((tmp_path / "checkpoint.json").read_text())
-    for key, value, message in [("processes", 2, "2, got 1"), ("format", 0, "format 0")]:
-        (tmp_path / "checkpoint.json").write_text(json.dumps({**rewrite, key: value}))
-        with pytest.raises(ValueError, match=message):
-            run_everything(tmp_path, resume=True)
+    (tmp_path / "checkpoint.json").write_text(json.dumps({**rewrite, "format": 0}))
+    with pytest.raises(ValueError, match="format 0"):
+        run_everything(tmp_path, resume=True)

@@ -7,7 +7,7 @@ the same digits.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,49 +22,19 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
+from scorematching.training.early_stopping import mean_and_error
 from scorematching.training.executors.choice import choose, preferences
 from scorematching.training.losses import LossModule, module_of
+from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
-from scorematching.training.ranks import Ranks, join, source_of_noise
+from scorematching.training.ranks import join, source_of_noise
+from scorematching.training.result import TrainResult
 from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.validation import Validation, make_validation, temporary_state
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The course of a run; the weights are in the module.
-
-    Attributes:
-        history: records every ``log_every`` steps and at every validation.
-        steps: steps taken.
-        best_step: step of the least validation loss; None without validation.
-        best_loss: that loss.
-        stopped_early: whether patience or a callback ended the run.
-        seconds: time taken, without interruptions.
-        points: points seen, over all processes and all epochs.
-        executor: name of the executor of the last step.
-
-    Example:
-        >>> TrainResult([], steps=10, seconds=2.0, points=1280).points_per_second
-        640.0
-    """
-
-    history: list[Record]
-    steps: int
-    best_step: int | None = None
-    best_loss: float | None = None
-    stopped_early: bool = False
-    seconds: float = 0.0
-    points: int = 0
-    executor: str = "eager"
-
-    @property
-    def points_per_second(self) -> float:
-        """Throughput, validation and checkpoints included."""
-        return self.points / self.seconds if self.seconds > 0 else math.nan
 
 
 def train(
@@ -119,11 +89,11 @@ def train(
     """
     _check_arguments(config, folder, resume, generator, progress)
     _check_parts(config, validation, validation_objective, callbacks)
-    ranks = join(next(module_of(model).parameters()).device)
+    ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
-    state = TrainState(losses.module, _make_step(losses, optimizer, config, ranks), batches)
+    state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
@@ -134,7 +104,7 @@ class _Run:
     def __init__(
         self,
         state: TrainState,
-        validation: Callable[[], float] | None,
+        validation: Callable[[], Tensor] | None,
         losses: LossModule,
         executor: str | Sequence[str],
         folder: str | Path | None,
@@ -162,7 +132,7 @@ class _Run:
         state, found = self.state, None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            found = previous(self.folder, resume, self.config, self.ranks.count)
+            found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
             state.restore(found)
@@ -186,16 +156,17 @@ class _Run:
                 shown.advance(state.step)
                 validates = self.validation is not None and state.is_due(self.config.validate_every)
                 if validates or state.is_due(self.config.log_every):
-                    record = self.record(self.validate() if validates else None)
+                    record = self.record(self.validate() if validates else (None, None))
                     shown.show(record, state.points / record.seconds)
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
             self.save()
-            if not is_finite(state.module):  # after the last step, too
+            if not self.ranks.all(is_finite(state.module)):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
         except DivergedError as error:
             state.module.load_state_dict(self.good if state.best is None else state.best)
+            state.parallel.close()
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
         self.finish()
@@ -204,28 +175,27 @@ class _Run:
         """One step on a batch; its loss stays on the device."""
         loss = self.execute(batch)
         self.state.step += 1
-        self.state.points += count_points(batch) * self.ranks.count
+        self.state.points += count_points(batch)
         self.scheduler.step()
         self.state.losses.add(loss)
 
-    def validate(self) -> float:
-        """The validation loss; keeps the weights if they are the best so far."""
+    def validate(self) -> tuple[float, float | None]:
+        """The validation loss and its standard error; keeps the best weights."""
         state = self.state
         state.losses.read()
         fixed_noise = temporary_state(state.generator, state.validation_noise)
-        with state.averaged_weights(), fixed_noise:
-            with evaluation_mode(state.module):
-                loss = self.validation() if self.validation else math.nan
-            loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-            if state.stopping.update(state.step, loss):
-                state.best = snapshot(state.module)
-        return loss
+        with state.averaged_weights(), fixed_noise, evaluation_mode(state.module):
+            losses = self.validation() if self.validation else torch.tensor(math.nan)
+        losses = self.ranks.from_main(losses.cpu())
+        if state.stopping.update(state.step, losses):
+            state.keep_best()
+        return mean_and_error(losses)
 
-    def record(self, validation: float | None) -> Record:
+    def record(self, validation: tuple[float | None, float | None]) -> Record:
         """Record the steps since the last record."""
         state = self.state
         lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
-        record = Record(state.step, state.losses.mean(), lr, state.seconds, validation)
+        record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
         self.log.write("record", record.step, asdict(record))
         self.notify("on_record", record)
@@ -235,7 +205,7 @@ class _Run:
         """Keep this state in memory and on disk, if its weights are finite."""
         state = self.state
         state.losses.read()
-        if self.saved == state.step or not is_finite(state.module):
+        if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
@@ -252,6 +222,7 @@ class _Run:
             state.module.load_state_dict(state.best)
         else:
             assign(state.parameters, state.average)
+        state.parallel.close()
         self.log.write("end", state.step, {"seconds": state.seconds})
         self.notify("on_end")
 
@@ -279,15 +250,28 @@ class _Run:
         )
 
 
-def _make_step(
+def _make_state(
     losses: LossModule,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None,
-    config: TrainConfig,
-    ranks: Ranks,
-) -> Step:
-    """The step, with the optimiser over all parameters that are trained."""
-    trained = {name: p for name, p in losses.module.named_parameters() if p.requires_grad}
-    optimizer = (make_optimizer or _adam)(list(trained.values()), lr=config.lr)
+    batches: Batches,
+) -> TrainState:
+    """The state before the first step; the optimiser gets the parameters as they are split."""
+    config, ranks = batches.config, batches.ranks
+    parallel = make_parallel(losses, ranks, config.parallel)
+    optimizer = _make_optimizer(losses.module, make_optimizer, config.lr)
+    gradients = Gradients(losses)
+    if ranks.count * config.accumulate > 1:
+        gradients = SharedGradients(losses, parallel, batches)
+    step = Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return TrainState(losses.module, step, batches, parallel)
+
+
+def _make_optimizer(
+    module: nn.Module, make: Callable[..., torch.optim.Optimizer] | None, lr: float
+) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that are trained."""
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    optimizer = (make or _adam)(list(trained.values()), lr=lr)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trained.items() if id(p) not in held]
     if missing or len(held) > len(trained):
@@ -296,8 +280,7 @@ def _make_step(
             f"{len(held)} of them for {len(trained)}, without {', '.join(missing) or 'none'}; "
             "freeze parameters with requires_grad_(False)"
         )
-    gradients = Gradients(ranks.wrap(losses))
-    return Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return optimizer
 
 
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:

@@ -23,6 +23,7 @@ class Record:
         lr: learning rate of the last of them, in the first parameter group.
         seconds: time since the run began, without interruptions.
         validation: validation loss; None without a validation at this step.
+        validation_error: its standard error, where the losses of points are known.
 
     Example:
         >>> Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5).validation is None
@@ -34,6 +35,7 @@ class Record:
     lr: float
     seconds: float
     validation: float | None = None
+    validation_error: float | None = None
 
 
 class Log:
@@ -166,4 +168,5 @@ def describe(record: Record, rate: float) -> str:
         'loss -1.25  12,800 points/s'
     """
     validation = "" if record.validation is None else f"  validation {record.validation:.6g}"
-    return f"loss {record.loss:.6g}{validation}  {rate:,.0f} points/s"
+    error = "" if record.validation_error is None else f" +- {record.validation_error:.2g}"
+    return f"loss {record.loss:.6g}{validation}{error}  {rate:,.0f} points/s"
