@@ -21,7 +21,7 @@ from benchmarks.harness.provenance import commit, device_name, now, versions
 from reproduction.experiment import Experiment, Job, Run, as_numbers
 from reproduction.seeds import check_seeds
 from reproduction.workers import Outcome, attempt, in_processes
-from scorematching.training.checkpoint import write_atomically
+from scorematching._files import write_atomically
 
 RUN = "run.json"
 

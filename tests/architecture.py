@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
         "_tracing",
         "_checks",
         "_graphs",
+        "_files",
         "_random",
         "_tables",
         "_triton",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from reproduction.autoencoders.eigen import eigenpairs
 from reproduction.experiment import Job, Metrics, Run
 from reproduction.pictures import combine
+from scorematching._files import write_atomically
 from scorematching.errors import DivergedError
 from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import WAE
@@ -35,7 +36,6 @@ from scorematching.training import (
     train,
 )
 from scorematching.training.alternating import Loss
-from scorematching.training.checkpoint import write_atomically
 
 METHODS = ("ELBO", "SSM", "SSM exact", "Stein", "Spectral")
 """How the entropy of the encoder is treated."""

@@ -22,10 +22,10 @@ from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
 from reproduction.dkef.scaling_report import UNIT, notes, plot, reference_dim
 from reproduction.experiment import Experiment, Job, Metrics, as_numbers
 from reproduction.objectives import METHODS, objective
+from scorematching._files import write_atomically
 from scorematching.capture import CapturedStep
 from scorematching.estimators.deep_kernel import two_stage_loss
 from scorematching.models import DKEF
-from scorematching.training.checkpoint import write_atomically
 
 Cell = dict[str, Any]
 """One objective at one dimension: "seconds" and "peak_bytes", or in "missing" the reason."""

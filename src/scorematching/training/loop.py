@@ -5,8 +5,10 @@ by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill
 the same digits.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,15 @@ from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
 from scorematching.training.callbacks import Callback
-from scorematching.training.checkpoint import previous, save
+from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.executors.choice import choose, preferences
+from scorematching.training.interrupts import Interruption
+from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
+from scorematching.training.lost_ranks import naming_lost_ranks
+from scorematching.training.memory import advising
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import Ranks, join, source_of_noise
 from scorematching.training.schedule import make_scheduler, rate_factor
@@ -31,6 +37,8 @@ from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.validation import Validation, make_validation, temporary_state
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
+
+logger = logging.getLogger("scorematching.training")
 
 
 @dataclass(frozen=True)
@@ -144,28 +152,37 @@ class _Run:
         self.validation, self.callbacks = validation, callbacks
         self.folder = None if folder is None else Path(folder)
         self.good, self.saved = snapshot(state.module), -1
-        self.log = Log(None)
+        self.log, self.interruption = Log(None), Interruption()
         static = isinstance(state.batches.data, Tensor) and self.config.drop_last
         names = preferences(executor, self.ranks.device, static, state.total)
         self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
 
     def run(self, resume: bool, progress: bool) -> TrainResult:
         """Begin or continue the run, and train to the end."""
-        self.begin(resume)
-        total, step = self.state.total, self.state.step
-        with display(progress and self.ranks.is_main, total, step) as shown:
-            self.loop(shown)
+        with naming_lost_ranks(self.ranks), self.lock(), self.interruption.watched():
+            self.begin(resume)
+            total, step = self.state.total, self.state.step
+            with display(progress and self.ranks.is_main, total, step) as shown:
+                self.loop(shown)
         return self.result()
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other runs out of the folder, which is created."""
+        if self.folder is None or not self.ranks.is_main:
+            return nullcontext()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked(self.folder)
 
     def begin(self, resume: bool) -> None:
         """Restore the checkpoint in the folder, if there is one, and open the log."""
         state, found = self.state, None
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.ranks.wait()  # for the folder and its lock
             found = previous(self.folder, resume, self.config, self.ranks.count)
             self.ranks.wait()
         if found is not None:
-            state.restore(found)
+            with naming_values(self.folder):
+                state.restore(found)
             self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
             self.log = Log(self.folder / "log.jsonl" if self.ranks.is_main else None, state.step)
@@ -191,6 +208,8 @@ class _Run:
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
+                if self.interruption.agreed(self.ranks, state.step, state.losses.every):
+                    self.interrupt()
             self.save()
             if not is_finite(state.module):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
@@ -200,9 +219,22 @@ class _Run:
             raise
         self.finish()
 
+    def interrupt(self) -> None:
+        """End the run after Ctrl-C, with a checkpoint and a line on how to go on."""
+        self.save()
+        self.log.write("interrupted", self.state.step)
+        advice = "the weights are in the module; pass folder= to be able to go on later"
+        if self.folder is not None:
+            advice = f"the checkpoint is in {self.folder}; train with resume=True goes on from it"
+        message = f"interrupted after step {self.state.step} of {self.state.total}: {advice}"
+        if self.ranks.is_main:
+            logger.warning(message)
+        raise KeyboardInterrupt(message)
+
     def take_step(self, batch: Any) -> None:
         """One step on a batch; its loss stays on the device."""
-        loss = self.execute(batch)
+        with advising(batch):
+            loss = self.execute(batch)
         self.state.step += 1
         self.state.points += count_points(batch) * self.ranks.count
         self.scheduler.step()

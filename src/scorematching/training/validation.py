@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import check_points
 from scorematching.training.alternating import Loss
 from scorematching.training.data import Batches
+from scorematching.training.memory import Parts
 
 Validation = Tensor | Callable[[Any], float]
 """Held-out points ``(N, *event)``, or a function from the model to a loss."""
@@ -35,13 +36,13 @@ def make_validation(
         return lambda: float(validation(model))
     if like.transform is None:
         check_points(validation, "validation")
-    batches = validation.to(like.ranks.device).split(_CHUNK)
+    x = validation.to(like.ranks.device)
 
-    def mean_loss() -> float:
-        losses = [objective(model, like.prepare(x), generator=like.generator) for x in batches]
-        return torch.cat(losses).double().mean().item()
+    def losses(part: Tensor) -> Tensor:
+        return objective(model, like.prepare(part), generator=like.generator)
 
-    return mean_loss
+    parts = Parts(losses, like.generator, _CHUNK)
+    return lambda: parts(x).double().mean().item()
 
 
 @contextmanager
