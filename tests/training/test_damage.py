@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from scorematching._files import own_checksum
 from scorematching.errors import CheckpointError
 from scorematching.training import TrainConfig, load_weights, read_log, train
+from scorematching.training.checkpoint import load
 from tests.training.problems import (
     EVERYTHING,
     Interrupted,
@@ -36,33 +38,55 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of a run that was interrupted at step 18, with checkpoints of steps 10 and 15."""
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted at step 18, with checkpoints of steps 10 and 15."""
+    folder = tmp_path_factory.mktemp("begun")
     with pytest.raises(Interrupted):
-        run_everything(tmp_path, transform=interrupted(18))
-    return tmp_path
+        run_everything(folder, transform=interrupted(18))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole() -> object:
+    """The digits of the run without interruption."""
+    return digits(run_everything(None))
+
+
+@pytest.fixture
+def folder(begun: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(begun, tmp_path / "run"))
 
 
 def damage(path: Path, how: Damage) -> None:
     path.write_bytes(how(path.read_bytes()))
 
 
-@pytest.mark.parametrize("file", ["last-15.safetensors", "best-12.safetensors", "checkpoint.json"])
-@pytest.mark.parametrize("how", DAMAGES)
+FILES = ["last-15.safetensors", "best-12.safetensors", "checkpoint.json"]
+
+
+@pytest.mark.parametrize(("file", "how"), [(FILES[i % 3], how) for i, how in enumerate(DAMAGES)])
 def test_the_checkpoint_before_is_used(
-    file: str, how: str, folder: Path, caplog: pytest.LogCaptureFixture
+    file: str, how: str, folder: Path, whole: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(folder / file, DAMAGES[how])
-    assert digits(run_everything(folder, resume=True)) == digits(run_everything(None))
+    assert digits(run_everything(folder, resume=True)) == whole
     assert file in caplog.text
     assert "continuing from the checkpoint before it, of step 10" in caplog.text
     assert read_log(folder / "log.jsonl")[-1]["event"] == "end"
 
 
-def test_a_missing_index_is_the_checkpoint_before(folder: Path) -> None:
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_is_found(file: str, how: str, folder: Path) -> None:
+    damage(folder / file, DAMAGES[how])
+    with pytest.raises(CheckpointError, match=file):
+        load(folder)
+
+
+def test_a_missing_index_is_the_checkpoint_before(folder: Path, whole: object) -> None:
     (folder / "checkpoint.json").unlink()
-    assert digits(run_everything(folder, resume=True)) == digits(run_everything(None))
+    assert digits(run_everything(folder, resume=True)) == whole
 
 
 def test_without_a_sound_checkpoint_nothing_is_done(folder: Path) -> None:
@@ -144,5 +168,5 @@ def test_configurations_of_other_types_are_named(folder: Path) -> None:
     index = json.loads((folder / "checkpoint.json").read_text())
     del index["processes"], index["checksum"]
     (folder / "checkpoint.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="without some of its values.*processes"):
+    with pytest.raises(CheckpointError, match=r"without some of its values.*processes"):
         run_everything(folder, resume=True)
