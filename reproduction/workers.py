@@ -76,12 +76,24 @@ def _prepare_worker() -> None:
 
 
 def _interruptible(function: Callable[[Task], Any], task: Task) -> Any:
-    """A task of a worker, which Ctrl-C interrupts."""
+    """A task of a worker, which Ctrl-C interrupts; an interrupted worker begins no other.
+
+    A pool hands out tasks ahead of time and cannot take them back. The handler tells an
+    interrupted worker from others.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        raise KeyboardInterrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return function(task)
-    finally:
+        result = function(task)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
+    except Exception:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return result
 
 
 def _interrupt_children() -> None:
