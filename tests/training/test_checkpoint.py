@@ -212,9 +212,8 @@ def test_folder_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"steps=40 \(was 37\), lr=0.1 \(was 0.02\)"):
         run_everything(tmp_path, resume=True, config=changed)
     rewrite = json.loads((tmp_path / "checkpoint.json").read_text())
-    for key, value, message in [("processes", 2, "2, got 1"), ("format", 0, "format 0")]:
-        other = {**rewrite, key: value}
-        sealed = {**other, "checksum": own_checksum(other)}
-        (tmp_path / "checkpoint.json").write_text(json.dumps(sealed))
-        with pytest.raises(ValueError, match=message):
-            run_everything(tmp_path, resume=True)
+    other = {**rewrite, "format": 0}
+    sealed = {**other, "checksum": own_checksum(other)}
+    (tmp_path / "checkpoint.json").write_text(json.dumps(sealed))
+    with pytest.raises(ValueError, match="format 0"):
+        run_everything(tmp_path, resume=True)

@@ -18,9 +18,16 @@ What the arguments of `train` can be:
                 compiled, which takes half a minute, and batches of varying shape run eagerly.
                 "auto" on a CPU is "eager". The choice, and why another one failed, goes to the
                 logger ``scorematching.training``
-``generator``   source of all randomness, on the device of the module, with a state of its own in
-                each process; None is torch's default generator
+``generator``   source of all randomness, on the device of the module; None is torch's default
+                generator
 ==============  =================================================================================
+
+Several processes, started by `torchrun` or `accelerate launch`, train like a single one. All have
+the same data and take the state of the main process's generator, draw the same batches of
+``batch_size`` points and noise for all of them, and each evaluates its own points with their noise.
+So the batches, the noise and the gradients are those of a single process, up to rounding, whatever
+the number of processes, and a run can be resumed by another number of them. That holds for
+`Objective` losses; a function of one's own draws other noise for another number.
 
 A loss that is not finite raises `DivergedError`, at most 50 steps later. The module then has the
 weights of the best validation; without validation, those of the last checkpoint, whether or not

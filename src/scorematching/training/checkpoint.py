@@ -33,6 +33,7 @@ from scorematching.training.checkpoint_files import (
     write_tensors,
 )
 from scorematching.training.config import TrainConfig
+from scorematching.training.weights import split_like
 
 logger = logging.getLogger("scorematching.training")
 
@@ -121,8 +122,10 @@ def _state(index: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in ours}
 
 
-def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) -> Checkpoint | None:
+def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | None:
     """The checkpoint in a folder, or None; it must belong to the same run.
+
+    It may have been written by another number of processes.
 
     Raises:
         ValueError: if it belongs to another run, or ``resume`` is False.
@@ -131,22 +134,15 @@ def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) ->
     if found is None:
         return None
     with naming_values(folder):
-        _check_same_run(found, folder, resume, config, processes)
+        _check_same_run(found, folder, resume, config)
     return found
 
 
-def _check_same_run(
-    found: Checkpoint, folder: Path, resume: bool, config: TrainConfig, processes: int
-) -> None:
+def _check_same_run(found: Checkpoint, folder: Path, resume: bool, config: TrainConfig) -> None:
     if not resume:
         raise ValueError(
             f"folder must not hold another run, got {folder} with one of "
             f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
-        )
-    if found.state["processes"] != processes:
-        raise ValueError(
-            "a run must be resumed by as many processes as began it, "
-            f"{found.state['processes']}, got {processes}; noise and batches are theirs"
         )
     known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
     before = {k: v for k, v in found.state["config"].items() if k in known}
@@ -171,6 +167,7 @@ def naming_values(folder: Path | None) -> Iterator[None]:
 
 def _check_same_config(before: TrainConfig, now: TrainConfig, folder: Path) -> None:
     free: dict[str, Any] = {"log_every": 1, "checkpoint_every": 1}
+    free |= {"accumulate": 1, "parallel": "ddp"}  # the same steps, up to rounding
     if now.schedule == "constant":  # a longer run has the same first steps
         free |= {"steps": 1, "epochs": None}
     old, new = asdict(replace(before, **free)), asdict(replace(now, **free))
@@ -242,10 +239,12 @@ def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:
     """Set the state of an optimiser, but not its settings."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **numbers}.items():
-        parameter, name = key.split(".", 1)
-        state.setdefault(int(parameter), {})[name] = value
+        i, name = key.split(".", 1)
+        own = split_like(value, parameters[int(i)]) if isinstance(value, Tensor) else value
+        state.setdefault(int(i), {})[name] = own
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 

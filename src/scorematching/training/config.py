@@ -7,6 +7,7 @@ from scorematching._checks import check_choice, check_count, check_flag, check_p
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")
+PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class TrainConfig:
         log_every: steps between records of the mean loss.
         drop_last: leave out the points of an epoch that do not fill a batch.
         precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
+        accumulate: evaluate each batch in this many parts, one after the other, and add up their
+            gradients: the same step in less memory.
+        parallel: with several processes, "ddp" keeps all weights in each; "fsdp" splits weights,
+            gradients and optimiser states over them.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -54,19 +59,22 @@ class TrainConfig:
     log_every: int = 50
     drop_last: bool = True
     precision: str = "float32"
+    accumulate: int = 1
+    parallel: str = "ddp"
 
     def __post_init__(self) -> None:
         self._check_length()
         check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", "None leaves the gradient alone")
-        for name in ("batch_size", "validate_every", "checkpoint_every", "log_every"):
-            check_count(getattr(self, name), name, "it counts points or steps")
+        for name in ("batch_size", "validate_every", "checkpoint_every", "log_every", "accumulate"):
+            check_count(getattr(self, name), name, "it counts points, steps or parts")
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
         check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
         check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')
+        check_choice(self.parallel, "parallel", PARALLEL, '"ddp" suits models that fit in memory')
         _check_decay(self.ema_decay)
 
     def _check_length(self) -> None:

@@ -18,10 +18,11 @@ Transform = Callable[[Any, torch.Generator], Any]
 class Batches:
     """An endless stream of batches that knows its position.
 
-    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches, which processes
-    share. Any other iterable yields batches itself, for each process its own, and is iterated
-    again in every epoch. A tensor is moved to the device, if it takes at most a quarter of the
-    free memory there.
+    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches. Any other
+    iterable yields batches itself, the same ones in every process, and is iterated again in every
+    epoch. A tensor is moved to the device, if it takes at most a quarter of the free memory there.
+
+    Batches are those of all processes together; each takes its points from them later.
 
     The generator is for shuffling and for ``transform``, which is applied to every batch.
 
@@ -47,6 +48,7 @@ class Batches:
         self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
+        self.compared = -1
         if isinstance(data, Tensor):
             _check_tensor(data, config, ranks, transform)
         elif not isinstance(data, Iterable):
@@ -67,7 +69,9 @@ class Batches:
         while True:
             for rows in self._open():
                 self.position += 1
-                yield self.prepare(self.data[rows] if isinstance(self.data, Tensor) else rows)
+                batch = self.data[rows] if isinstance(self.data, Tensor) else rows
+                self._compare(batch)
+                yield self.prepare(batch)
             if self.position == 0:
                 raise ValueError(
                     f"data must give batches in every epoch, got none in epoch {self.epoch}; pass "
@@ -89,16 +93,32 @@ class Batches:
         self.generator.set_state(now)
         return rows
 
+    def _compare(self, batch: Any) -> None:
+        """Require the same batch in all processes, once in every epoch.
+
+        Raises:
+            ValueError: if they differ.
+        """
+        if self.ranks.count == 1 or self.compared == self.epoch:
+            return
+        self.compared = self.epoch
+        sums: list[Tensor] = []
+        map_tensors(lambda x: sums.append(x.detach().double().sum().cpu()), batch)
+        if sums and len(self.ranks.gather(torch.stack(sums)).unique(dim=0)) > 1:
+            raise ValueError(
+                f"data must give the same batches in all {self.ranks.count} processes, which share "
+                "their points, got batches that differ; shuffle with a generator of the same seed "
+                "in each, without a DistributedSampler"
+            )
+
     def _rows(self) -> Iterator[Any]:
-        """Row numbers of this process, batch by batch; or the batches of an iterable."""
+        """Row numbers, batch by batch; or the batches of an iterable."""
         if not isinstance(self.data, Tensor):
             return iter(self.data)
         count, size = len(self.data), self.config.batch_size
         order = torch.randperm(count, generator=self.generator, device=self.generator.device)
-        order = self.ranks.from_main(order)
         used = count - count % size if self.config.drop_last else count
-        batches = order[:used].to(self.data.device).split(size)
-        return iter([rows[self.ranks.rank :: self.ranks.count] for rows in batches])
+        return iter(order[:used].to(self.data.device).split(size))
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
@@ -115,14 +135,29 @@ def on_device(data: Tensor, device: torch.device) -> Tensor:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on the device: a tensor, or tensors in tuples, lists and dictionaries."""
+    """A batch on the device."""
+    return map_tensors(lambda x: x.to(device, non_blocking=True), batch)
+
+
+def take_rows(batch: Any, rows: slice, points: int) -> Any:
+    """Some points of a batch; what does not have the points along its first axis is left whole.
+
+    Example:
+        >>> take_rows({"x": torch.arange(4), "name": "a"}, slice(1, None, 2), 4)
+        {'x': tensor([1, 3]), 'name': 'a'}
+    """
+    return map_tensors(lambda x: x[rows] if x.ndim and len(x) == points else x, batch)
+
+
+def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
+    """A function of every tensor of a batch, which may be in tuples, lists and dictionaries."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return function(batch)
     if isinstance(batch, dict):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        moved = [to_device(value, device) for value in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+        found = [map_tensors(function, value) for value in batch]
+        return type(batch)(*found) if hasattr(batch, "_fields") else type(batch)(found)
     return batch
 
 
@@ -147,9 +182,11 @@ def _check_tensor(
             f"batch_size must be at most the number of points, {len(data)}, got "
             f"{config.batch_size}; take smaller batches, or set drop_last=False"
         )
-    if ranks.count > 1 and not (config.drop_last and config.batch_size % ranks.count == 0):
+    shares, rest = ranks.count * config.accumulate, len(data) % config.batch_size
+    smallest = config.batch_size if config.drop_last or not rest else rest
+    if smallest < shares:
         raise ValueError(
-            f"batch_size must be a multiple of the number of processes, {ranks.count}, with "
-            f"drop_last=True, got {config.batch_size} with drop_last={config.drop_last}; unequal "
-            "shares would weigh points unequally"
+            f"batch_size must leave a point for each of the {ranks.count} processes times "
+            f"{config.accumulate} parts in every batch, got one of {smallest} points; use larger "
+            "batches, or drop_last=True"
         )

@@ -16,23 +16,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_flag
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
+from scorematching.training.arguments import check_arguments, check_parts
 from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.executors.choice import choose, preferences
-from scorematching.training.interrupts import Interruption
+from scorematching.training.interrupts import Interruption, how_to_go_on
 from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.lost_ranks import naming_lost_ranks
 from scorematching.training.memory import advising
+from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
-from scorematching.training.ranks import Ranks, join, source_of_noise
+from scorematching.training.ranks import join, source_of_noise
 from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.validation import Validation, make_validation, temporary_state
@@ -125,13 +127,13 @@ def train(
         >>> train(density, SlicedScoreMatchingVR(), x, config).steps
         20
     """
-    _check_arguments(config, folder, resume, generator, progress)
-    _check_parts(config, validation, validation_objective, callbacks)
-    ranks = join(next(module_of(model).parameters()).device)
+    check_arguments(config, folder, resume, generator, progress)
+    check_parts(config, validation, validation_objective, callbacks)
+    ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
-    state = TrainState(losses.module, _make_step(losses, optimizer, config, ranks), batches)
+    state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
@@ -178,7 +180,7 @@ class _Run:
         state, found = self.state, None
         if self.folder is not None:
             self.ranks.wait()  # for the folder and its lock
-            found = previous(self.folder, resume, self.config, self.ranks.count)
+            found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
             with naming_values(self.folder):
@@ -211,10 +213,11 @@ class _Run:
                 if self.interruption.agreed(self.ranks, state.step, state.losses.every):
                     self.interrupt()
             self.save()
-            if not is_finite(state.module):  # after the last step, too
+            if not self.ranks.all(is_finite(state.module)):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
         except DivergedError as error:
             state.module.load_state_dict(self.good if state.best is None else state.best)
+            state.parallel.close()
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
         self.finish()
@@ -223,10 +226,8 @@ class _Run:
         """End the run after Ctrl-C, with a checkpoint and a line on how to go on."""
         self.save()
         self.log.write("interrupted", self.state.step)
-        advice = "the weights are in the module; pass folder= to be able to go on later"
-        if self.folder is not None:
-            advice = f"the checkpoint is in {self.folder}; train with resume=True goes on from it"
-        message = f"interrupted after step {self.state.step} of {self.state.total}: {advice}"
+        message = f"interrupted after step {self.state.step} of {self.state.total}: "
+        message += how_to_go_on(self.folder)
         if self.ranks.is_main:
             logger.warning(message)
         raise KeyboardInterrupt(message)
@@ -236,7 +237,7 @@ class _Run:
         with advising(batch):
             loss = self.execute(batch)
         self.state.step += 1
-        self.state.points += count_points(batch) * self.ranks.count
+        self.state.points += count_points(batch)
         self.scheduler.step()
         self.state.losses.add(loss)
 
@@ -245,12 +246,11 @@ class _Run:
         state = self.state
         state.losses.read()
         fixed_noise = temporary_state(state.generator, state.validation_noise)
-        with state.averaged_weights(), fixed_noise:
-            with evaluation_mode(state.module):
-                loss = self.validation() if self.validation else math.nan
-            loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-            if state.stopping.update(state.step, loss):
-                state.best = snapshot(state.module)
+        with state.averaged_weights(), fixed_noise, evaluation_mode(state.module):
+            loss = self.validation() if self.validation else math.nan
+        loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
+        if state.stopping.update(state.step, loss):
+            state.keep_best()
         return loss
 
     def record(self, validation: float | None) -> Record:
@@ -267,7 +267,7 @@ class _Run:
         """Keep this state in memory and on disk, if its weights are finite."""
         state = self.state
         state.losses.read()
-        if self.saved == state.step or not is_finite(state.module):
+        if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
@@ -284,6 +284,7 @@ class _Run:
             state.module.load_state_dict(state.best)
         else:
             assign(state.parameters, state.average)
+        state.parallel.close()
         self.log.write("end", state.step, {"seconds": state.seconds})
         self.notify("on_end")
 
@@ -311,15 +312,28 @@ class _Run:
         )
 
 
-def _make_step(
+def _make_state(
     losses: LossModule,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None,
-    config: TrainConfig,
-    ranks: Ranks,
-) -> Step:
-    """The step, with the optimiser over all parameters that are trained."""
-    trained = {name: p for name, p in losses.module.named_parameters() if p.requires_grad}
-    optimizer = (make_optimizer or _adam)(list(trained.values()), lr=config.lr)
+    batches: Batches,
+) -> TrainState:
+    """The state before the first step; the optimiser gets the parameters as they are split."""
+    config, ranks = batches.config, batches.ranks
+    parallel = make_parallel(losses, ranks, config.parallel)
+    optimizer = _make_optimizer(losses.module, make_optimizer, config.lr)
+    gradients = Gradients(losses)
+    if ranks.count * config.accumulate > 1:
+        gradients = SharedGradients(losses, parallel, batches)
+    step = Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return TrainState(losses.module, step, batches, parallel)
+
+
+def _make_optimizer(
+    module: nn.Module, make: Callable[..., torch.optim.Optimizer] | None, lr: float
+) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that are trained."""
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    optimizer = (make or _adam)(list(trained.values()), lr=lr)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trained.items() if id(p) not in held]
     if missing or len(held) > len(trained):
@@ -328,56 +342,9 @@ def _make_step(
             f"{len(held)} of them for {len(trained)}, without {', '.join(missing) or 'none'}; "
             "freeze parameters with requires_grad_(False)"
         )
-    gradients = Gradients(ranks.wrap(losses))
-    return Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return optimizer
 
 
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     """Adam; on a GPU in its fused form, which reads and writes the weights once."""
     return torch.optim.Adam(parameters, lr=lr, fused=parameters[0].is_cuda or None)
-
-
-def _check_arguments(
-    config: Any,
-    folder: str | Path | None,
-    resume: bool,
-    generator: torch.Generator | None,
-    progress: bool,
-) -> None:
-    if not isinstance(config, TrainConfig):
-        raise TypeError(
-            f"config must be a TrainConfig, got {type(config).__name__}; "
-            "try TrainConfig(steps=1000)"
-        )
-    check_flag(resume, "resume", "True continues the run in the folder")
-    check_flag(progress, "progress", "True shows a bar or lines")
-    if folder is None and resume:
-        raise ValueError(
-            "folder must be given to resume a run, got None; pass the folder of the run"
-        )
-    if folder is not None and generator is None:
-        raise ValueError(
-            "generator must be given along with a folder, got None; a run can only be resumed to "
-            "the same digits with a generator of its own"
-        )
-
-
-def _check_parts(
-    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
-) -> None:
-    if validation_objective is not None and not isinstance(validation, Tensor):
-        raise ValueError(
-            "validation_objective must come with held-out points, got "
-            f"validation={type(validation).__name__}; a function needs no objective"
-        )
-    if validation is None and config.patience is not None:
-        raise ValueError(
-            f"patience must come with a validation, got {config.patience} without; "
-            "pass validation=, held-out points for example"
-        )
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise TypeError(
-                f"callbacks must be Callback objects, got {type(callback).__name__}; derive its "
-                "class from scorematching.training.Callback"
-            )
