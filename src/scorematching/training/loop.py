@@ -37,6 +37,7 @@ from scorematching.training.schedule import make_scheduler, rate_factor
 from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
+from scorematching.training.streams import Stream
 from scorematching.training.validation import Validation, make_validation, temporary_state
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
 
@@ -80,7 +81,7 @@ class TrainResult:
 def train(
     model: nn.Module | Field,
     objective: Loss,
-    data: Tensor | Iterable[Any],
+    data: Tensor | Stream | Iterable[Any],
     config: TrainConfig,
     *,
     validation: Validation | None = None,
@@ -102,7 +103,7 @@ def train(
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
         objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``.
-        data: a tensor ``(N, *event)``, or an iterable of batches.
+        data: a tensor ``(N, *event)``, a `Stream` of a file, or an iterable of batches.
         config: the settings that are numbers.
         validation: held-out points ``(N, *event)``, or a function of the model.
         validation_objective: for held-out points; None takes the training objective.
@@ -155,7 +156,7 @@ class _Run:
         self.folder = None if folder is None else Path(folder)
         self.good, self.saved = snapshot(state.module), -1
         self.log, self.interruption = Log(None), Interruption()
-        static = isinstance(state.batches.data, Tensor) and self.config.drop_last
+        static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last
         names = preferences(executor, self.ranks.device, static, state.total)
         self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
 
