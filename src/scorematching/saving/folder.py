@@ -120,7 +120,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise SavedModelError(f"{path} must be JSON, got: {error}; save it again") from error
-    if not isinstance(config, dict) or not {"format", "files", "checksum", "model"} <= set(config):
+    known = isinstance(config, dict) and {"format", "files", "checksum", "model"} <= set(config)
+    if not known or not isinstance(config["files"], dict):
         raise SavedModelError(
             f"{path} must describe a model of this package, got another file; models of other "
             "programs are loaded with those"

@@ -66,7 +66,7 @@ def read_index(path: Path) -> Index:
         )
     if "checksum" in index and index["checksum"] != own_checksum(index):
         raise CheckpointError(f"{path} must have its own checksum, got another: it was changed")
-    _check_files(path, index["files"])
+    _check_files(path, index["files"], index.get("checksums", {}))
     return index
 
 
@@ -83,7 +83,7 @@ def read_tensors(folder: Path, index: Index, name: str) -> Tensors | None:
 
     path = folder / index["files"][name]
     try:
-        wanted = index["checksums"][path.name] if "checksum" in index else None
+        wanted = index["checksums"].get(path.name, "none") if "checksums" in index else None
         if wanted is not None and checksum(path) != wanted:
             raise CheckpointError(
                 f"{path} must have the checksum in {INDEX}, got another: it was truncated or "
@@ -114,8 +114,8 @@ def remove_others(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _check_files(path: Path, files: Any) -> None:
+def _check_files(path: Path, files: Any, checksums: Any) -> None:
     """Files are named as we name them, so that an index cannot point elsewhere."""
-    sound = isinstance(files, dict) and "last" in files
+    sound = isinstance(files, dict) and isinstance(checksums, dict) and "last" in files
     if not sound or not all(isinstance(f, str) and _FILE.fullmatch(f) for f in files.values()):
         raise CheckpointError(f"{path} must name files such as last-100.safetensors, got {files!r}")

@@ -91,7 +91,13 @@ def _decoded(path: Path, line: bytes) -> str:
 
 def _names(path: Path, line: str, delimiter: str) -> tuple[tuple[str, ...], bool]:
     """The names of the columns, and whether the file has a line of them."""
-    fields = next(csv.reader([line.removeprefix("\ufeff")], delimiter=delimiter))
+    try:
+        fields = next(csv.reader([line.removeprefix("\ufeff")], delimiter=delimiter))
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} must begin with a line of names or numbers, got: {error}; save it again with "
+            "one row per line"
+        ) from error
     others = [mark for mark in ",;\t|" if mark != delimiter and mark in line]
     if len(fields) == 1 and others:
         raise ValueError(

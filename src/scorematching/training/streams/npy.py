@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class NpySource(Source):
 def _map(path: Path) -> np.memmap:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, TypeError, EOFError, OSError, SyntaxError, TokenError) as error:
         raise ValueError(
             f"{path} must be an array of numbers in numpy's format, got: {error}; write it with "
             "numpy.save"
