@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
         "_tracing",
         "_checks",
         "_graphs",
+        "_files",
         "_memory",
         "_random",
         "_tables",

@@ -17,6 +17,7 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     objectives,
+    streaming,
 )
 
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
@@ -40,6 +41,7 @@ def write_pages(
         local_curvature.write(read("local_curvature"), docs),
         ksd.write(read("ksd"), docs),
         graphs.write(read("graphs"), docs),
+        streaming.write(read("streaming"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

@@ -11,6 +11,9 @@ DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
 
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
 
 def make_app(name: str, summary: str) -> typer.Typer:
     """A typer program without commands yet, with the options that all programs have.
@@ -43,12 +46,11 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(args=arguments, standalone_mode=False)
+        status = app(args=arguments, standalone_mode=False)
     except SystemExit as leaving:
         return int(leaving.code or 0)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        status = INTERRUPTED
     except Exception as error:
         if "--debug" in arguments:
             raise
@@ -56,7 +58,9 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         if message:  # empty where typer has shown the help
             print(f"{app.info.name}: {message}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
-    return 0
+    if status == INTERRUPTED:  # which is also what typer returns then
+        print(f"{app.info.name}: interrupted; the same command goes on", file=sys.stderr)
+    return status if isinstance(status, int) else 0
 
 
 def _show_version(asked: bool) -> None:

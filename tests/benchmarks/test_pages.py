@@ -16,6 +16,7 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     objectives,
+    streaming,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,7 @@ PAGES = {
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
     "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
 
