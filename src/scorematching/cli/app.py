@@ -15,10 +15,6 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
 
-INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells have it."""
-
-
 def make_app(name: str, summary: str) -> typer.Typer:
     """A typer program without commands yet, with the options that all programs have.
 
