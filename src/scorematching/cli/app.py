@@ -11,7 +11,6 @@ DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
 
-
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
