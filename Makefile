@@ -10,10 +10,10 @@ ZOO := .venv-zoo
 # One torch thread per test worker: more would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help venv demo test doctest check lint format types zoo clean
+.PHONY: help venv demo test doctest check lint format types zoo reliability clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED)  ## Create .venv with the package and its tools (once)
 
@@ -48,6 +48,10 @@ types: venv  ## Check types
 zoo: $(ZOO)/.installed  ## Try third-party models and all of torch's operations (half an hour)
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.zoo --page docs/supported-models.md
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.opinfo
+
+reliability: venv  ## Kill, damage and mistype everything; write the counts (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability \
+		--json tests/reliability/counts.json --page docs/reliability.md
 
 $(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
 	@echo "Installing into $(ZOO) (some minutes the first time) ..."

@@ -120,12 +120,12 @@ def _command(
 # Command lines.
 
 KNOWN = """
-0 1 2 -1 0.5 1e-3 nan inf 0-2 0,1 3-1 0,0 4294967296 0-999999999 auto cpu cuda tpu redwine/* paper/MLE
-lr=1 lr= =1 epochs=1 nonsense=1 width=-3 true none -- - * ? [
+0 1 2 -1 0.5 1e-3 nan inf 0-2 0,1 3-1 0,0 4294967296 0-999999999 auto cpu cuda tpu redwine/*
+paper/MLE lr=1 lr= =1 epochs=1 nonsense=1 width=-3 true none -- - * ? [
 """
 PLACES = """
-{file} {folder} {runs} {folder}/new/deep {file}/below /proc/x {folder}/new.json {table} {damaged} ~ ..
-{folder}/é
+{file} {folder} {runs} {folder}/new/deep {file}/below /proc/x {folder}/new.json {table} {damaged} ~
+.. {folder}/é
 """
 WORDS = st.one_of(
     st.sampled_from(KNOWN.split()),
