@@ -237,7 +237,8 @@ def test_programs_are_short(tree: str) -> None:
 def test_requirements_are_what_the_package_imports() -> None:
     project = tomllib.loads((architecture.CLONE / "pyproject.toml").read_text())["project"]
     sources = architecture.package_sources()
-    required = [*project["dependencies"], *project["optional-dependencies"]["flows"]]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *extras["flows"], *extras["plot"]]
     assert architecture.dependency_errors(sources, required) == []
     more = [*required[1:], "pandas>=2.0"]
     assert architecture.dependency_errors(sources, more) == [

@@ -18,6 +18,7 @@ from scorematching.estimators.density.selection import (
     walk,
 )
 from scorematching.estimators.density.stacking import Stack, stacking_weights
+from scorematching.estimators.time_limit import Clock
 
 _MIN_WEIGHT, _MIN_GAIN = 0.01, 0.1
 _MAX_ENTRIES = 11_000
@@ -47,7 +48,11 @@ class Base:
 
 
 def choose_base(
-    families: Sequence[Family], folds: Folds, generator: torch.Generator, report: Report
+    families: Sequence[Family],
+    folds: Folds,
+    generator: torch.Generator,
+    report: Report,
+    clock: Clock | None = None,
 ) -> Base:
     """Try candidates and stack them.
 
@@ -59,6 +64,7 @@ def choose_base(
         folds: of standardised points.
         generator: source of randomness.
         report: receives a line about each candidate.
+        clock: once it is over, the candidates that were not tried yet are left out.
 
     Returns:
         The base.
@@ -67,13 +73,19 @@ def choose_base(
         ValueError: if every candidate fails.
     """
     trials: list[Trial] = []
+    clock = clock or Clock()
     for family in families:
+        if trials and clock.is_over:
+            report("time is over: the other candidates were left out")
+            break
         if family.slow:
             trials += _race(family.candidates, trials, folds, generator, report)
             continue
         for trial in walk(family.candidates, folds, generator):
             report(f"{trial.candidate.name}: held-out log-likelihood {trial.mean:.3f}")
             trials.append(trial)
+            if clock.is_over:
+                break
     if not trials:
         raise ValueError(
             'base must have a candidate that can be fitted to X, got none; try base="gaussian"'
