@@ -10,7 +10,7 @@ ZOO := .venv-zoo
 # One torch thread per test worker: more would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help venv demo test doctest check lint format types docs gallery zoo release-check clean
+.PHONY: help venv demo test doctest check lint format types docs gallery zoo reliability release-check clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ release-check:  ## Build wheel and sdist, install them in a fresh environment, u
 zoo: $(ZOO)/.installed  ## Try third-party models and all of torch's operations (half an hour)
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.zoo --page docs/supported-models.md
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.opinfo
+
+reliability: venv  ## Kill, damage and mistype everything; write the counts (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability \
+		--json tests/reliability/counts.json --page docs/reliability.md
 
 $(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
 	@echo "Installing into $(ZOO) (some minutes the first time) ..."

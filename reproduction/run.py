@@ -23,10 +23,11 @@ from reproduction.experiment import Experiment, Job, Run, as_numbers
 from reproduction.seeds import check_seeds
 from reproduction.workers import Outcome, attempt, in_processes, prepare
 from scorematching._checks import check_choice
+from scorematching._files import check_writable, write_atomically
 from scorematching.cluster import Resources, run_tasks
-from scorematching.training.checkpoint import write_atomically
+from scorematching.training.lock import locked
 
-RUN = "run.json"
+RUN, LOCK = "run.json", "run.lock"
 EXECUTORS = ("local", "ray")
 
 T = TypeVar("T")
@@ -120,7 +121,13 @@ def reproduce(experiment: Experiment, request: Request, say: Say = lambda line: 
     waiting = [task for task in tasks if finished(task) is None]
     if len(waiting) < len(tasks):
         say(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are there already")
-    failures = _do_all(waiting, request, say)
+    check_writable(request.folder(experiment), "--out", folder=True)
+    try:
+        failures = _do_all(waiting, request, say)
+    except KeyboardInterrupt:
+        done = sum(finished(task) is not None for task in tasks)
+        say(f"interrupted: {done} of {len(tasks)} runs are finished; the same command goes on")
+        raise
     if failures:
         raise RuntimeError(
             f"{len(failures)} of {len(tasks)} runs failed; give the command again to go on: "
@@ -202,9 +209,18 @@ def _read(path: Path, convert: Callable[[Any], T]) -> T:
 
 
 def do(task: Task) -> Run:
-    """Do one run, and write its ``run.json`` at the end."""
-    began = time.perf_counter()
+    """Do one run, and write its ``run.json`` at the end.
+
+    Raises:
+        FolderInUseError: if another process does it.
+    """
     task.job.folder.mkdir(parents=True, exist_ok=True)
+    with locked(task.job.folder, LOCK):
+        return finished(task) or _do(task)  # another process may have done it meanwhile
+
+
+def _do(task: Task) -> Run:
+    began = time.perf_counter()
     metrics = task.experiment.run(task.config, task.job)
     run = Run(
         experiment=task.experiment.name,

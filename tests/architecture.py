@@ -30,6 +30,8 @@ LAYERS: list[set[str]] = [
         "_tracing",
         "_checks",
         "_graphs",
+        "_files",
+        "_memory",
         "_random",
         "_tables",
         "_triton",

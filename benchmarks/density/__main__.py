@@ -1,10 +1,13 @@
 """Run the benchmark: ``python -m benchmarks.density``.
 
 Tables and seeds are independent and run in parallel. Each result is appended to a file of JSON
-lines; the same command continues where it was interrupted.
+lines; the same command continues where it was interrupted. With ``--seconds`` it ends by itself
+and says what is missing. ``--page`` measures nothing and writes the page from the JSON file.
 
 Example:
     python -m benchmarks.density --jobs 16
+    python -m benchmarks.density --jobs 16 --seconds 450  # once more where cells are missing
+    python -m benchmarks.density --page
     python -m benchmarks.density --smoke --docs smoke --out smoke.json
 """
 
@@ -31,6 +34,8 @@ Tables = Annotated[list[str] | None, typer.Option(help="Names of tables; all by 
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")]
 First = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, with one thread each.")]
+Seconds = Annotated[float | None, typer.Option(help="Begin no table after this time.")]
+Page = Annotated[bool, typer.Option("--page", help="Write the page from the JSON file only.")]
 Out = Annotated[Path | None, typer.Option(help="JSON file to write; lines go to FILE.jsonl.")]
 
 
@@ -40,25 +45,39 @@ def measure(
     first_seed: First = 0,
     jobs: Jobs = 1,
     smoke: Smoke = False,
+    seconds: Seconds = None,
+    page: Page = False,
     out: Out = None,
     docs: Docs = None,
 ) -> Path:
     """Compare DensityEstimator with KDE, mixtures and flows; write numbers and docs/density.md."""
-    command = command_line("python -m benchmarks.density", measure, locals())
+    command = command_line("python -m benchmarks.density", measure, {**locals(), "seconds": None})
+    out, docs = out or HOME / "results" / "density.json", docs or HOME.parent / "docs"
+    if page:
+        return density_page.write(json.loads(out.read_text()), docs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    wanted = _wanted(tables, seeds, first_seed, smoke)
+    lines = out.with_suffix(".jsonl")
+    cells = run(wanted, lines, jobs, SMOKE if smoke else {}, seconds)
+    out.write_text(json.dumps(describe(command, cells), indent=1) + "\n")
+    if len(cells) < len(wanted):
+        print(f"{len(cells)} of {len(wanted)} cells are done; run the same command again")
+        return lines
+    path = density_page.write(json.loads(out.read_text()), docs)
+    print(f"wrote {out.name} and {path.name}")
+    return path
+
+
+def _wanted(
+    tables: list[str] | None, seeds: int, first_seed: int, smoke: bool
+) -> list[tuple[str, int]]:
+    """Tables and seeds to measure."""
     names = SMOKE_TABLES if smoke and not tables else tables or list(TABLES)
     unknown = [name for name in names if name not in TABLES]
     if unknown:
         raise typer.BadParameter(f"tables must be among {', '.join(TABLES)}, got {unknown}")
     chosen = [SMOKE_SEED] if smoke else range(first_seed, first_seed + seeds)
-    wanted = [(name, seed) for name in names for seed in chosen]
-    out = out or HOME / "results" / "density.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    cells = run(wanted, out.with_suffix(".jsonl"), jobs, SMOKE if smoke else {})
-    document = describe(command, cells)
-    out.write_text(json.dumps(document, indent=1) + "\n")
-    page = density_page.write(document, docs or HOME.parent / "docs")
-    print(f"wrote {out.name} and {page.name}")
-    return page
+    return [(name, seed) for name in names for seed in chosen]
 
 
 def describe(command: str, cells: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.density.peers import Fit, peers
 from benchmarks.density.tables import TABLES, split
 from scorematching.distributions import Distribution
+from scorematching.errors import ScoreMatchingError
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density.bases.flow import has_flows
 from scorematching.estimators.density.bases.transformed import Transformed
@@ -24,7 +25,8 @@ from scorematching.estimators.density.losses import held_out_losses
 from scorematching.estimators.density.scaling import Inverse, robust_whiten
 
 WITHOUT_FLOWS = ["gaussian", "student-t", "kde", "mixture"]
-LOSS_ROWS, LOSS_ENTRIES, CLASSIFIER_ROWS, FEW_ROWS = 300, 6000, 1000, 200
+LOSS_ROWS, LOSS_ENTRIES = 300, 6000
+CLASSIFIER_ROWS, FEW_ROWS, DRAWS = 1000, 200, 12
 
 Row = dict[str, Any]
 
@@ -48,7 +50,7 @@ def caught(measure: Callable[..., Row], *arguments: Any) -> Row:
     """The numbers of a method, or why there are none."""
     try:
         return measure(*arguments)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, ArithmeticError, ScoreMatchingError) as error:
         return {"failure": f"{type(error).__name__}: {error}"[:200]}
 
 
@@ -105,7 +107,7 @@ def measured(density: Distribution, train: Tensor, test: Tensor, seed: int) -> R
     white = Transformed(density, Inverse(whiten))
     losses = held_out_losses(white, whiten(rows)).detach()
     generator = torch.Generator().manual_seed(seed)
-    draws = 1 if len(test) > FEW_ROWS else 5
+    draws = 1 if len(test) > FEW_ROWS else DRAWS
     aucs = [classifier_auc(density.sample(len(test), generator), test, seed) for _ in range(draws)]
     return {
         "log_density": log_density.mean().item(),

@@ -19,6 +19,7 @@ from benchmarks.pages import (
     local_curvature,
     objectives,
     readme,
+    streaming,
 )
 
 NICE = Path(__file__).parents[2] / "docs" / "reproduction" / "table-nice" / "results.json"
@@ -45,6 +46,7 @@ def write_pages(
         ksd.write(read("ksd"), docs),
         graphs.write(read("graphs"), docs),
         readme.write(docs.parent / "README.md", readme_tables(read)),
+        streaming.write(read("streaming"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

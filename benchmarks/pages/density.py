@@ -31,7 +31,7 @@ standardised rows, 70 % of a table, and are evaluated at the same other 30 %.
 - The loss is that of score matching, exact for smooth densities, in the whitened space. Where a
   flow takes part, whose score may jump, it is computed from differences over 0.05 to either side.
 - AUC: how well a random forest tells samples from test rows, 0.5 being not at all; the mean of
-  five draws of samples where there are at most 200 test rows. The best of the others counts as
+  twelve draws of samples where there are at most 200 test rows. The best of the others counts as
   0.5 where it is below.
 - Seconds are those of one core, for one fit.
 """

@@ -84,6 +84,27 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys):
     assert not capsys.readouterr().out
 
 
+def test_an_incomplete_line_does_not_spoil_the_next(tmp_path):
+    lines = tmp_path / "density.jsonl"
+    lines.write_text('{"table": "wi')
+    for seed in (0, 1):
+        run.append(made_up("iris", seed, 0.1), lines)
+    assert list(run.read(lines)) == [("iris", 0), ("iris", 1)]
+
+
+def test_a_run_out_of_time_leaves_what_it_has(tmp_path, capsys):
+    """No cell is begun; the file has the cells that were there, and the page is not touched."""
+    out = tmp_path / "density.json"
+    run.append(made_up("iris", 0, 0.1), out.with_suffix(".jsonl"))
+    options = {"tables": ["iris"], "seeds": 2, "out": out, "docs": tmp_path}
+    command.measure(**options, seconds=0.0)
+    assert [cell["seed"] for cell in json.loads(out.read_text())["cells"]] == [0]
+    assert "1 of 2 cells are done" in capsys.readouterr().out
+    assert not (tmp_path / "density.md").exists()
+    page = command.measure(**options, page=True)
+    assert page.name == "density.md" and "| iris |" in page.read_text()
+
+
 @pytest.mark.slow
 def test_a_small_run(tmp_path):
     out = tmp_path / "density.json"

@@ -17,6 +17,7 @@ from benchmarks.pages import (
     local_curvature,
     objectives,
     readme,
+    streaming,
 )
 from benchmarks.pages.__main__ import readme_tables
 
@@ -34,6 +35,7 @@ PAGES = {
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
     "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
 

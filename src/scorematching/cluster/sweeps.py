@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from scorematching._checks import check_choice
+from scorematching._files import write_atomically
 from scorematching.cluster.tasks import Resources, run_tasks
-from scorematching.training.checkpoint import write_atomically
 
 RUN = "run.json"
 EXECUTORS = ("local", "ray")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from scorematching._checks import check_count
+from scorematching._files import write_atomically
 from scorematching.cluster.connection import connect, import_ray
 from scorematching.cluster.sweeps import RUN
-from scorematching.training.checkpoint import write_atomically
 
 METRICS = "metrics.json"
 """File by which the first worker passes its metrics on."""

@@ -5,7 +5,8 @@ What the arguments of `train` can be:
 ==============  =================================================================================
 ``objective``   an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which is
                 how models with a context are trained; `Alternating` trains parts in turn
-``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches
+``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, a file that need not fit into
+                memory (`open_stream`), or an iterable of batches
 ``validation``  held-out points, or a function of the model that returns a loss or the losses of
                 points, ``(N,)``. It is called in evaluation mode, without gradients and with
                 averaged weights; its noise is the same every time, so that losses can be compared
@@ -45,6 +46,7 @@ from scorematching.training.progress import Record, read_log
 from scorematching.training.result import TrainResult
 from scorematching.training.schedule import learning_rate
 from scorematching.training.state import TrainState
+from scorematching.training.streams import Moments, Stream, open_stream
 from scorematching.training.tensorboard import TensorBoard
 
 __all__ = [
@@ -52,14 +54,17 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "LossModule",
+    "Moments",
     "Phase",
     "Record",
+    "Stream",
     "TensorBoard",
     "TrainConfig",
     "TrainResult",
     "TrainState",
     "learning_rate",
     "load_weights",
+    "open_stream",
     "read_log",
     "score_first",
     "train",

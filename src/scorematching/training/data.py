@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import check_points
 from scorematching.training.config import TrainConfig
 from scorematching.training.ranks import Ranks
+from scorematching.training.streams import Stream
 
 Transform = Callable[[Any, torch.Generator], Any]
 """Makes points of a batch of data, ``(batch, generator) -> batch``, with new noise each time."""
@@ -18,9 +19,10 @@ Transform = Callable[[Any, torch.Generator], Any]
 class Batches:
     """An endless stream of batches that knows its position.
 
-    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches. Any other
-    iterable yields batches itself, the same ones in every process, and is iterated again in every
-    epoch. A tensor is moved to the device, if it takes at most a quarter of the free memory there.
+    A tensor ``(N, *event)``, or a `Stream`, is shuffled anew in every epoch and cut into batches.
+    Any other iterable yields batches itself, the same ones in every process, and is iterated again
+    in every epoch. A tensor is moved to the device, if it takes at most a quarter of the free
+    memory there.
 
     Batches are those of all processes together; each takes its points from them later.
 
@@ -38,7 +40,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Tensor | Iterable[Any],
+        data: Tensor | Stream | Iterable[Any],
         config: TrainConfig,
         ranks: Ranks,
         generator: torch.Generator,
@@ -51,15 +53,17 @@ class Batches:
         self.compared = -1
         if isinstance(data, Tensor):
             _check_tensor(data, config, ranks, transform)
+        elif isinstance(data, Stream):
+            _check_share(len(data), config, ranks)
         elif not isinstance(data, Iterable):
             raise TypeError(
-                f"data must be a tensor or an iterable of batches, got {type(data).__name__}; "
-                "convert it with torch.as_tensor"
+                "data must be a tensor, a stream or an iterable of batches, got "
+                f"{type(data).__name__}; convert it with torch.as_tensor"
             )
 
     def per_epoch(self) -> int | None:
         """Batches in an epoch; None if unknown."""
-        if not isinstance(self.data, Tensor):
+        if not isinstance(self.data, Tensor | Stream):
             return len(self.data) if isinstance(self.data, Sized) else None
         full, rest = divmod(len(self.data), self.config.batch_size)
         return full if self.config.drop_last else full + (rest > 0)
@@ -87,9 +91,7 @@ class Batches:
         # In the middle of an epoch: shuffle as at its beginning, then restore the generator.
         now = self.generator.get_state()
         self.generator.set_state(self.start)
-        rows = self._rows()
-        for _ in islice(rows, self.position):
-            continue
+        rows = self._rows(self.position)
         self.generator.set_state(now)
         return rows
 
@@ -111,19 +113,34 @@ class Batches:
                 "in each, without a DistributedSampler"
             )
 
-    def _rows(self) -> Iterator[Any]:
-        """Row numbers, batch by batch; or the batches of an iterable."""
+    def _rows(self, start: int = 0) -> Iterator[Any]:
+        """Row numbers, batch by batch; or the batches of an iterable; from a given one on."""
+        if isinstance(self.data, Stream):
+            return self._stream(self.data, start)
         if not isinstance(self.data, Tensor):
-            return iter(self.data)
+            return _after(iter(self.data), start)
         count, size = len(self.data), self.config.batch_size
         order = torch.randperm(count, generator=self.generator, device=self.generator.device)
         used = count - count % size if self.config.drop_last else count
-        return iter(order[:used].to(self.data.device).split(size))
+        return iter(order[:used].to(self.data.device).split(size)[start:])
+
+    def _stream(self, data: Stream, start: int) -> Iterator[Any]:
+        """Batches of a stream, in an order that the generator chooses."""
+        source = self.generator
+        seed = torch.randint(2**62, (), generator=source, device=source.device).item()
+        return data.batches(self.config.batch_size, int(seed), start, self.config.drop_last)
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
         batch = to_device(batch, self.ranks.device)
         return batch if self.transform is None else self.transform(batch, self.generator)
+
+
+def _after(batches: Iterator[Any], start: int) -> Iterator[Any]:
+    """An iterator, wound forward."""
+    for _ in islice(batches, start):
+        continue
+    return batches
 
 
 def on_device(data: Tensor, device: torch.device) -> Tensor:
@@ -177,12 +194,16 @@ def _check_tensor(
 ) -> None:
     if transform is None:
         check_points(data, "data")
-    if config.drop_last and len(data) < config.batch_size:
+    _check_share(len(data), config, ranks)
+
+
+def _check_share(count: int, config: TrainConfig, ranks: Ranks) -> None:
+    if config.drop_last and count < config.batch_size:
         raise ValueError(
-            f"batch_size must be at most the number of points, {len(data)}, got "
+            f"batch_size must be at most the number of points, {count}, got "
             f"{config.batch_size}; take smaller batches, or set drop_last=False"
         )
-    shares, rest = ranks.count * config.accumulate, len(data) % config.batch_size
+    shares, rest = ranks.count * config.accumulate, count % config.batch_size
     smallest = config.batch_size if config.drop_last or not rest else rest
     if smallest < shares:
         raise ValueError(

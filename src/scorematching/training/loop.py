@@ -5,8 +5,10 @@ by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill
 the same digits.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_flag
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
+from scorematching.training.arguments import check_arguments, check_parts
 from scorematching.training.callbacks import Callback
-from scorematching.training.checkpoint import previous, save
+from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.early_stopping import mean_and_error
 from scorematching.training.executors.choice import choose, preferences
+from scorematching.training.interrupts import Interruption, how_to_go_on
+from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
+from scorematching.training.lost_ranks import naming_lost_ranks
+from scorematching.training.memory import advising
 from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import join, source_of_noise
@@ -33,14 +39,17 @@ from scorematching.training.schedule import make_scheduler, rate_factor
 from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
+from scorematching.training.streams import Stream
 from scorematching.training.validation import Validation, make_validation, temporary_state
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
+
+logger = logging.getLogger("scorematching.training")
 
 
 def train(
     model: nn.Module | Field,
     objective: Loss,
-    data: Tensor | Iterable[Any],
+    data: Tensor | Stream | Iterable[Any],
     config: TrainConfig,
     *,
     validation: Validation | None = None,
@@ -62,7 +71,7 @@ def train(
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
         objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``.
-        data: a tensor ``(N, *event)``, or an iterable of batches.
+        data: a tensor ``(N, *event)``, a `Stream` of a file, or an iterable of batches.
         config: the settings that are numbers.
         validation: held-out points ``(N, *event)``, or a function of the model.
         validation_objective: for held-out points; None takes the training objective.
@@ -87,8 +96,8 @@ def train(
         >>> train(density, SlicedScoreMatchingVR(), x, config).steps
         20
     """
-    _check_arguments(config, folder, resume, generator, progress)
-    _check_parts(config, validation, validation_objective, callbacks)
+    check_arguments(config, folder, resume, generator, progress)
+    check_parts(config, validation, validation_objective, callbacks)
     ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
@@ -114,28 +123,37 @@ class _Run:
         self.validation, self.callbacks = validation, callbacks
         self.folder = None if folder is None else Path(folder)
         self.good, self.saved = snapshot(state.module), -1
-        self.log = Log(None)
-        static = isinstance(state.batches.data, Tensor) and self.config.drop_last
+        self.log, self.interruption = Log(None), Interruption()
+        static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last
         names = preferences(executor, self.ranks.device, static, state.total)
         self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
 
     def run(self, resume: bool, progress: bool) -> TrainResult:
         """Begin or continue the run, and train to the end."""
-        self.begin(resume)
-        total, step = self.state.total, self.state.step
-        with display(progress and self.ranks.is_main, total, step) as shown:
-            self.loop(shown)
+        with naming_lost_ranks(self.ranks), self.lock(), self.interruption.watched():
+            self.begin(resume)
+            total, step = self.state.total, self.state.step
+            with display(progress and self.ranks.is_main, total, step) as shown:
+                self.loop(shown)
         return self.result()
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other runs out of the folder, which is created."""
+        if self.folder is None or not self.ranks.is_main:
+            return nullcontext()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked(self.folder)
 
     def begin(self, resume: bool) -> None:
         """Restore the checkpoint in the folder, if there is one, and open the log."""
         state, found = self.state, None
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.ranks.wait()  # for the folder and its lock
             found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
-            state.restore(found)
+            with naming_values(self.folder):
+                state.restore(found)
             self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
             self.log = Log(self.folder / "log.jsonl" if self.ranks.is_main else None, state.step)
@@ -161,6 +179,8 @@ class _Run:
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
+                if self.interruption.agreed(self.ranks, state.step, state.losses.every):
+                    self.interrupt()
             self.save()
             if not self.ranks.all(is_finite(state.module)):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
@@ -171,9 +191,20 @@ class _Run:
             raise
         self.finish()
 
+    def interrupt(self) -> None:
+        """End the run after Ctrl-C, with a checkpoint and a line on how to go on."""
+        self.save()
+        self.log.write("interrupted", self.state.step)
+        message = f"interrupted after step {self.state.step} of {self.state.total}: "
+        message += how_to_go_on(self.folder)
+        if self.ranks.is_main:
+            logger.warning(message)
+        raise KeyboardInterrupt(message)
+
     def take_step(self, batch: Any) -> None:
         """One step on a batch; its loss stays on the device."""
-        loss = self.execute(batch)
+        with advising(batch):
+            loss = self.execute(batch)
         self.state.step += 1
         self.state.points += count_points(batch)
         self.scheduler.step()
@@ -286,49 +317,3 @@ def _make_optimizer(
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     """Adam; on a GPU in its fused form, which reads and writes the weights once."""
     return torch.optim.Adam(parameters, lr=lr, fused=parameters[0].is_cuda or None)
-
-
-def _check_arguments(
-    config: Any,
-    folder: str | Path | None,
-    resume: bool,
-    generator: torch.Generator | None,
-    progress: bool,
-) -> None:
-    if not isinstance(config, TrainConfig):
-        raise TypeError(
-            f"config must be a TrainConfig, got {type(config).__name__}; "
-            "try TrainConfig(steps=1000)"
-        )
-    check_flag(resume, "resume", "True continues the run in the folder")
-    check_flag(progress, "progress", "True shows a bar or lines")
-    if folder is None and resume:
-        raise ValueError(
-            "folder must be given to resume a run, got None; pass the folder of the run"
-        )
-    if folder is not None and generator is None:
-        raise ValueError(
-            "generator must be given along with a folder, got None; a run can only be resumed to "
-            "the same digits with a generator of its own"
-        )
-
-
-def _check_parts(
-    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
-) -> None:
-    if validation_objective is not None and not isinstance(validation, Tensor):
-        raise ValueError(
-            "validation_objective must come with held-out points, got "
-            f"validation={type(validation).__name__}; a function needs no objective"
-        )
-    if validation is None and config.patience is not None:
-        raise ValueError(
-            f"patience must come with a validation, got {config.patience} without; "
-            "pass validation=, held-out points for example"
-        )
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise TypeError(
-                f"callbacks must be Callback objects, got {type(callback).__name__}; derive its "
-                "class from scorematching.training.Callback"
-            )

@@ -12,6 +12,7 @@ from scorematching.fields import as_field
 from scorematching.objectives import Objective
 from scorematching.training.alternating import Loss
 from scorematching.training.data import Batches
+from scorematching.training.memory import Parts
 from scorematching.training.ranks import Ranks
 
 Validation = Tensor | Callable[[Any], float | Tensor]
@@ -39,13 +40,15 @@ def make_validation(
         return lambda: torch.as_tensor(validation(model), dtype=torch.float64).detach()
     if like.transform is None:
         check_points(validation, "validation")
-    batches = validation.to(like.ranks.device).split(_CHUNK)
+    x = validation.to(like.ranks.device)
 
-    def losses() -> Tensor:
-        found = (_losses(model, objective, like.prepare(x), like) for x in batches)
-        return torch.cat([x.double() for x in found])
+    def losses(part: Tensor) -> Tensor:
+        return _losses(model, objective, like.prepare(part), like)
 
-    return losses
+    if like.ranks.count > 1:  # all processes must have the same parts
+        return lambda: torch.cat([losses(part) for part in x.split(_CHUNK)]).double()
+    parts = Parts(losses, like.generator, _CHUNK)
+    return lambda: parts(x).double()
 
 
 def _losses(model: Any, objective: Loss, x: Any, like: Batches) -> Tensor:

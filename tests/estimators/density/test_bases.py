@@ -11,11 +11,13 @@ from sklearn.neighbors import KernelDensity as Kernels
 
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density.bases.candidates import NAMES, families, whitened
-from scorematching.estimators.density.bases.flow import fit_flow, has_flows
+from scorematching.estimators.density.bases.flow import PresetFlow, fit_flow, has_flows
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.given import Given
+from scorematching.estimators.density.bases.inversion import invert
 from scorematching.estimators.density.bases.kde import KernelDensity, fit_kde
 from scorematching.estimators.density.bases.mixture import fit_mixture
+from scorematching.estimators.density.bases.spline import Spline
 from scorematching.estimators.density.bases.student_t import MultivariateT, fit_student_t
 from scorematching.estimators.density.bases.transformed import score_by_autograd
 from scorematching.estimators.density.losses import held_out_losses
@@ -148,6 +150,40 @@ def test_flows_learn_two_clusters(kind, generator):
     flow = fit_flow(kind, points(600), points(200, 1), generator, max_steps=150)
     test = points(1000, 2)
     assert flow(test).mean() > fit_gaussian(points(600))(test).mean() + 0.2
+
+
+@flows
+def test_splines_are_zukos(generator):
+    """Values, slopes, inverses and all gradients, inside the knots and outside."""
+    from zuko.transforms import MonotonicRQSTransform
+
+    free = [3 * torch.randn(50, 3, k, generator=generator, dtype=F64) for k in (8, 8, 7)]
+    leaves = [part.requires_grad_() for part in free]
+    x = (4 * torch.randn(50, 3, generator=generator, dtype=F64)).requires_grad_()
+    assert (x.abs() > 5).any()
+    ours = Spline(torch.stack(leaves[:2], -2), leaves[2])
+    found = []
+    for spline in (ours, MonotonicRQSTransform(*leaves)):
+        y, log_slope = spline.call_and_ladj(x)
+        gradients = torch.autograd.grad((y.square() + log_slope).sum(), [x, *leaves])
+        found.append((y, log_slope, spline.inv(y.detach()), *gradients))
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[0][2], x.detach(), rtol=1e-9, atol=1e-9)
+
+
+@flows
+@pytest.mark.parametrize("kind", ["maf", "nsf"])
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_inverses_of_flows_are_zukos(kind, dim, generator):
+    """Also where the columns are transformed in the reverse order, and outside the splines."""
+    module = PresetFlow(kind, dim).double().requires_grad_(False)
+    for parameter in module.parameters():
+        parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=F64)
+    z = 3 * torch.randn(40, dim, generator=generator, dtype=F64)
+    x = invert(module.transform, z)
+    torch.testing.assert_close(x, module.transform(None).inv(z), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(module.transform(None)(x), z, rtol=1e-8, atol=1e-8)
 
 
 @flows

@@ -22,7 +22,9 @@ from scorematching.estimators.time_limit import Clock
 
 _MIN_WEIGHT, _MIN_GAIN = 0.01, 0.1
 _MAX_ENTRIES = 11_000
-"""Entries of a table above which slow candidates see three folds only."""
+"""Entries of a table above which three folds are tried only."""
+_FEW_ENTRIES, _SCREEN_WEIGHT = 10_000, 5e-3
+"""Entries up to which cheap candidates see all folds; weight on the first fold to see others."""
 
 Report = Callable[[str], None]
 
@@ -56,15 +58,16 @@ def choose_base(
 ) -> Base:
     """Try candidates and stack them.
 
-    Cheap candidates are tried on all folds. A slow one, a flow, is tried on one fold, and on the
-    others only if the stack with it is better there.
+    All candidates are tried on one fold, and those with a weight in the stack there on the others.
+    In small tables, where one fold says little, cheap candidates are tried on all folds.
 
     Args:
         families: lists of candidates, each in order of complexity.
         folds: of standardised points.
         generator: source of randomness.
         report: receives a line about each candidate.
-        clock: once it is over, the candidates that were not tried yet are left out.
+        clock: once it is over, the candidates that were not tried yet are left out, and the others
+            are stacked by the folds that they were tried on.
 
     Returns:
         The base.
@@ -72,6 +75,8 @@ def choose_base(
     Raises:
         ValueError: if every candidate fails.
     """
+    entries = folds.x.numel()
+    folds = folds.first(3) if entries > _MAX_ENTRIES else folds
     trials: list[Trial] = []
     clock = clock or Clock()
     for family in families:
@@ -79,13 +84,17 @@ def choose_base(
             report("time is over: the other candidates were left out")
             break
         if family.slow:
-            trials += _race(family.candidates, trials, folds, generator, report)
+            trials += _race(family.candidates, trials, folds.first(1), generator, report)
             continue
-        for trial in walk(family.candidates, folds, generator):
+        tried = folds.first(1) if entries > _FEW_ENTRIES else folds
+        for trial in walk(family.candidates, tried, generator):
             report(f"{trial.candidate.name}: held-out log-likelihood {trial.mean:.3f}")
             trials.append(trial)
             if clock.is_over:
                 break
+    if not clock.is_over:
+        completed = [_complete(trial, folds, generator) for trial in _promising(trials)]
+        trials = [trial for trial in completed if trial is not None]
     if not trials:
         raise ValueError(
             'base must have a candidate that can be fitted to X, got none; try base="gaussian"'
@@ -96,13 +105,11 @@ def choose_base(
 def _race(
     candidates: Sequence[Candidate],
     trials: list[Trial],
-    folds: Folds,
+    first: Folds,
     generator: torch.Generator,
     report: Report,
 ) -> list[Trial]:
     """Trials of the slow candidates that improve the stack on the first fold."""
-    folds = folds.first(3) if folds.x.numel() > _MAX_ENTRIES else folds
-    first = folds.first(1)
     known, kept = [_on_first(trial, first) for trial in trials], []
     for candidate in candidates:
         trial = attempt(candidate, first, generator)
@@ -110,18 +117,28 @@ def _race(
             continue
         gain = _likelihood([*known, trial]) - _likelihood(known) if known else torch.inf
         report(f"{candidate.name}: gain of the first fold {gain:.3f}")
-        if gain < _MIN_GAIN:
-            continue
-        known.append(trial)
-        rest = attempt(candidate, Folds(folds.x, folds.held[1:]), generator)
-        if rest is not None:
-            kept.append(_joined(trial, rest))
+        if gain >= _MIN_GAIN:
+            known.append(trial)
+            kept.append(trial)
     return kept
 
 
-def _joined(one: Trial, two: Trial) -> Trial:
-    log_densities = torch.cat([one.log_densities, two.log_densities])
-    return Trial(one.candidate, log_densities, one.fits + two.fits)
+def _promising(trials: list[Trial]) -> list[Trial]:
+    """Trials on several folds, and those with a weight in the stack of the first."""
+    if not trials:
+        return []
+    weights = _weights(trials)[1].tolist()
+    return [t for t, weight in zip(trials, weights) if len(t.fits) > 1 or weight > _SCREEN_WEIGHT]
+
+
+def _complete(trial: Trial, folds: Folds, generator: torch.Generator) -> Trial | None:
+    """A trial on all folds, from one on the first ones; None if a fit fails."""
+    rest = Folds(folds.x, folds.held[len(trial.fits) :])
+    more = attempt(trial.candidate, rest, generator) if len(rest) else None
+    if more is None:
+        return trial if not len(rest) else None
+    log_densities = torch.cat([trial.log_densities, more.log_densities])
+    return Trial(trial.candidate, log_densities, trial.fits + more.fits)
 
 
 def _on_first(trial: Trial, first: Folds) -> Trial:

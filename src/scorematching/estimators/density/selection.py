@@ -140,9 +140,9 @@ def attempt(candidate: Candidate, folds: Folds, generator: torch.Generator) -> T
 def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) -> Iterator[Trial]:
     """Trials of candidates in order of complexity, until the likelihood falls.
 
-    With few points, where a single fall may be noise, until it has fallen twice in a row.
+    With few held-out points, where a single fall may be noise, until it has fallen twice in a row.
     """
-    best, worse, patience = -torch.inf, 0, 2 if len(folds.x) < _FEW else 1
+    best, worse, patience = -torch.inf, 0, 2 if len(folds.points) < _FEW else 1
     for candidate in family:
         trial = attempt(candidate, folds, generator)
         if trial is None:

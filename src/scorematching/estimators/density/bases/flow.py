@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from scorematching.distributions import Distribution, standard_normal_log_density
+from scorematching.estimators.density.bases.inversion import invert
 from scorematching.estimators.density.bases.seeds import seeded
+from scorematching.estimators.density.bases.spline import Spline
 from scorematching.estimators.density.bases.transformed import score_by_autograd
 from scorematching.training import TrainConfig, train
 
@@ -20,8 +22,9 @@ KINDS = ("maf", "nsf")
 
 _TRANSFORMS = {"maf": 3, "nsf": 2}
 _HIDDEN = {"maf": (64, 64), "nsf": (64,)}
-_LR, _MAX_NORM, _INITIAL_SIZE = 5e-3, 5.0, 0.1
-_MAX_EPOCHS, _MAX_STEPS, _PATIENCE = 150, 1500, 10
+_BINS = 8
+_LR, _MAX_NORM, _INITIAL_SIZE = 1e-2, 5.0, 0.1
+_MAX_EPOCHS, _MAX_STEPS = 150, 1500
 _CHUNK = 4096
 
 
@@ -80,10 +83,9 @@ class Flow(Distribution):
 
     @torch.no_grad()
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        # Autoregressive flows are inverted column by column; single precision is twice as fast.
-        inverse = copy.deepcopy(self.module.transform).float()(None).inv
+        transform = copy.deepcopy(self.module.transform).float()  # twice as fast
         noise = self._normal((n, self.dim), generator).float()
-        return torch.cat([inverse(part) for part in noise.split(_CHUNK)]).to(self._like)
+        return torch.cat([invert(transform, part) for part in noise.split(_CHUNK)]).to(self._like)
 
 
 def has_flows() -> bool:
@@ -106,7 +108,7 @@ def fit_flow(
         x: training points ``(N, D)``.
         x_valid: held-out points ``(N', D)``.
         generator: source of randomness; None is torch's default generator.
-        max_steps: steps, at most; the learning rate falls to zero over them.
+        max_steps: steps, at most.
         progress: show a bar.
 
     Returns:
@@ -127,10 +129,10 @@ def fit_flow(
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
         batch_size=batch,
-        lr=_LR,
+        lr=_LR if batch < 256 else 2 * _LR,
         max_norm=_MAX_NORM,
         validate_every=per_epoch if per_epoch < 50 else 50,
-        patience=_PATIENCE,
+        patience=10 if len(x) < 1000 else 6,
     )
     train(
         module,
@@ -152,10 +154,14 @@ def _batch_size(n: int) -> int:
 
 def _transform(kind: str, dim: int) -> Any:
     """An untrained transformation close to the identity."""
-    flows = _zuko_flows()
-    make = {"maf": flows.MAF, "nsf": flows.NSF}[kind]
-    settings = {"transforms": _TRANSFORMS[kind], "hidden_features": _HIDDEN[kind]}
-    transform = make(dim, activation=nn.SiLU, **settings).transform
+    settings: dict[str, Any] = {
+        "transforms": _TRANSFORMS[kind],
+        "hidden_features": _HIDDEN[kind],
+        "activation": nn.SiLU,
+    }
+    if kind == "nsf":
+        settings |= {"univariate": Spline, "shapes": [(2, _BINS), (_BINS - 1,)]}
+    transform = _zuko_flows().MAF(dim, **settings).transform
     with torch.no_grad():
         for network in transform.modules():
             if isinstance(network, nn.Sequential):

@@ -11,7 +11,7 @@ from scorematching.distributions import Distribution
 from scorematching.distributions.base import inverse, log_det, whitener
 from scorematching.estimators.density.bases.gaussian import shrinkage
 
-_DEGREES = (1, 2, 3, 4, 6, 10, 20, 40)
+_DEGREES = (40, 20, 10, 6, 4, 3, 2, 1)
 _ITERATIONS, _TOLERANCE, _FLOOR, _MAX_POINTS = 100, 1e-5, 1e-9, 20_000
 
 
@@ -81,14 +81,25 @@ def fit_student_t(x: Tensor) -> MultivariateT:
     centre = x.median(0).values
     clipped = x.clamp(centre - 6, centre + 6)  # a single far point should not decide this
     share = max(shrinkage(clipped), _FLOOR)
-    fits = [_em(x, df, share) for df in _DEGREES]
-    return max(fits, key=lambda fit: fit(x).mean().item())
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    location, scatter = centre, _scatter(x, centre, x.new_ones(len(x)), share, identity)
+    best, largest = None, -math.inf
+    for df in _DEGREES:  # each starts where the one before ended, until the likelihood falls
+        location, scatter = _em(x, df, share, location, scatter)
+        fit = MultivariateT(location, scatter, df)
+        likelihood = fit(x).mean().item()
+        if best is not None and not likelihood > largest:
+            break
+        best, largest = fit, likelihood
+    assert best is not None
+    return best
 
 
-def _em(x: Tensor, df: int, share: float) -> MultivariateT:
+def _em(
+    x: Tensor, df: int, share: float, location: Tensor, scatter: Tensor
+) -> tuple[Tensor, Tensor]:
     """Location and scatter at given degrees of freedom, by iterated weighting."""
-    location, identity = x.median(0).values, torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    scatter = _scatter(x, location, x.new_ones(len(x)), share, identity)
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(_ITERATIONS):
         y = torch.linalg.solve_triangular(
             torch.linalg.cholesky(scatter), (x - location).mT, upper=False
@@ -98,7 +109,7 @@ def _em(x: Tensor, df: int, share: float) -> MultivariateT:
         previous, scatter = scatter, _scatter(x, location, weights, share, identity)
         if (scatter - previous).abs().max() <= _TOLERANCE * previous.abs().max():
             break
-    return MultivariateT(location, scatter, df)
+    return location, scatter
 
 
 def _scatter(
