@@ -32,7 +32,7 @@ def test_folder_holds_everything(small_run: Path, small_table: Path) -> None:
     assert [m["name"] for m in methods] == ["this model", "Gaussian", "KDE", "mixture"]
     assert all(m["log_likelihood"]["count"] == m["loss"]["count"] for m in methods)
     roles = {c["name"]: c["role"] for c in found["data"]["columns"]}
-    assert roles["site"] == "text" and roles["unit"] == "constant"
+    assert roles["<i>site</i>"] == "text" and roles["unit"] == "constant"
     assert [name for name, width in found["width"].items() if width > 0] == ["tenths"]
     assert "small.csv" in (small_run / "model" / "README.md").read_text()
 
