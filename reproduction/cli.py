@@ -12,6 +12,7 @@ from reproduction import EXPERIMENTS, report, run, workers
 from reproduction.experiment import Experiment, Run
 from reproduction.seeds import read_seeds
 from scorematching.cli import DataDir, make_app, run_app
+from scorematching.cluster import Resources
 
 app = make_app("python -m reproduction", "The experiments of Song, Garg, Shi and Ermon (2019).")
 
@@ -27,6 +28,15 @@ Smoke = Annotated[bool, typer.Option("--smoke", help="Smoke test: seconds, no da
 Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Runs done at the same time.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")]
+Executor = Annotated[
+    str, typer.Option(help="local, or ray: the cluster at RAY_ADDRESS, or a new one here.")
+]
+Gpus = Annotated[
+    float, typer.Option(min=0, help="GPUs of each run with --executor ray, such as 0.25.")
+]
+Retries = Annotated[
+    int, typer.Option(min=0, help="Repetitions of a run whose process died, with --executor ray.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU if there is one.")]
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs, or their results.json; newest last.")
@@ -48,6 +58,9 @@ def _command(experiment: Experiment) -> Callable[..., None]:
         threads: Threads = None,
         device: Device = "auto",
         data_dir: DataDir = None,
+        executor: Executor = "local",
+        gpus: Gpus = 0.0,
+        retries: Retries = 3,
     ) -> None:
         request = run.Request(
             seeds=read_seeds(seeds),
@@ -59,6 +72,8 @@ def _command(experiment: Experiment) -> Callable[..., None]:
             data_dir=data_dir,
             workers=num_workers,
             progress=True,
+            executor=executor,
+            resources=Resources(gpus=gpus, retries=retries),
         )
         workers.prepare(threads)
         runs = run.reproduce(experiment, request, typer.echo)

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.harness.tables import markdown_table
 from reproduction.experiment import Experiment, Run
 from reproduction.run import RUN
-from scorematching.training.checkpoint import write_atomically
+from scorematching._files import write_atomically
 
 PAPER = Path(__file__).with_name("paper.toml")
 

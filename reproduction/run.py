@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,14 @@ import torch
 from benchmarks.harness.provenance import commit, device_name, now, versions
 from reproduction.experiment import Experiment, Job, Run, as_numbers
 from reproduction.seeds import check_seeds
-from reproduction.workers import Outcome, attempt, in_processes
-from scorematching.training.checkpoint import write_atomically
+from reproduction.workers import Outcome, attempt, in_processes, prepare
+from scorematching._checks import check_choice
+from scorematching._files import check_writable, write_atomically
+from scorematching.cluster import Resources, run_tasks
+from scorematching.training.lock import locked
 
-RUN = "run.json"
+RUN, LOCK = "run.json", "run.lock"
+EXECUTORS = ("local", "ray")
 
 T = TypeVar("T")
 
@@ -45,9 +50,13 @@ class Request:
         data_dir: folder with data files.
         workers: number of processes that do runs at the same time.
         progress: show progress bars.
+        executor: "local" for processes of this machine, or "ray" for a Ray cluster, which does as
+            many runs at the same time as it has room for. All its machines must see ``out``.
+        resources: of each run on a cluster.
 
     Raises:
-        ValueError: if there are no seeds, a seed is given twice, or one is too large.
+        ValueError: if there are no seeds, a seed is given twice, or one is too large; or if the
+            executor is unknown.
 
     Example:
         >>> Request(seeds=(0, 1), only=("redwine/*",)).workers
@@ -63,10 +72,13 @@ class Request:
     data_dir: str | None = None
     workers: int = 1
     progress: bool = False
+    executor: str = "local"
+    resources: Resources = field(default_factory=Resources)
 
     def __post_init__(self) -> None:
-        """Check the seeds."""
+        """Check the seeds and the executor."""
         check_seeds(self.seeds)
+        check_choice(self.executor, "executor", EXECUTORS, '"local" needs no cluster')
 
     def folder(self, experiment: Experiment) -> Path:
         """Folder of an experiment's runs; smoke tests have one of their own."""
@@ -109,7 +121,13 @@ def reproduce(experiment: Experiment, request: Request, say: Say = lambda line: 
     waiting = [task for task in tasks if finished(task) is None]
     if len(waiting) < len(tasks):
         say(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are there already")
-    failures = _do_all(waiting, request.workers, say)
+    check_writable(request.folder(experiment), "--out", folder=True)
+    try:
+        failures = _do_all(waiting, request, say)
+    except KeyboardInterrupt:
+        done = sum(finished(task) is not None for task in tasks)
+        say(f"interrupted: {done} of {len(tasks)} runs are finished; the same command goes on")
+        raise
     if failures:
         raise RuntimeError(
             f"{len(failures)} of {len(tasks)} runs failed; give the command again to go on: "
@@ -129,7 +147,9 @@ def _without_gpu(tasks: list[Task], say: Say) -> list[Task]:
 def plan(experiment: Experiment, request: Request) -> list[Task]:
     """The requested runs, finished or not."""
     device, folder = _device(request.device), request.folder(experiment)
-    bars = request.progress and request.workers == 1
+    if request.executor == "ray":
+        folder = folder.resolve()  # workers may have another directory
+    bars = request.progress and request.workers == 1 and request.executor == "local"
 
     def task(variant: str, seed: int) -> Task:
         config = experiment.settings(variant, request.overrides, request.smoke)
@@ -189,9 +209,18 @@ def _read(path: Path, convert: Callable[[Any], T]) -> T:
 
 
 def do(task: Task) -> Run:
-    """Do one run, and write its ``run.json`` at the end."""
-    began = time.perf_counter()
+    """Do one run, and write its ``run.json`` at the end.
+
+    Raises:
+        FolderInUseError: if another process does it.
+    """
     task.job.folder.mkdir(parents=True, exist_ok=True)
+    with locked(task.job.folder, LOCK):
+        return finished(task) or _do(task)  # another process may have done it meanwhile
+
+
+def _do(task: Task) -> Run:
+    began = time.perf_counter()
     metrics = task.experiment.run(task.config, task.job)
     run = Run(
         experiment=task.experiment.name,
@@ -223,19 +252,34 @@ def command(task: Task) -> str:
     )
 
 
-def _do_all(tasks: Sequence[Task], workers: int, say: Say) -> dict[str, Exception]:
-    """Do runs one after the other, or in several processes; returns errors by message."""
-    began, failures = time.perf_counter(), {}
-    outcomes = in_processes(do, tasks, workers) if workers > 1 else _one_by_one(tasks, say)
-    for count, (task, outcome) in enumerate(outcomes, 1):
+def _do_all(tasks: Sequence[Task], request: Request, say: Say) -> dict[str, Exception]:
+    """Do runs one after the other, in several processes, or on a cluster; returns errors."""
+    began, failures, numbers = time.perf_counter(), dict[str, Exception](), count(1)
+
+    def done(task: Task, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             message = f"{task.name}: {type(outcome).__name__}: {outcome}"
             failures[message] = outcome
         else:
             message = f"{task.name}: {outcome.seconds:.0f} s"
-        left = (time.perf_counter() - began) / count * (len(tasks) - count)
-        say(f"[{count}/{len(tasks)}] {message}; {_duration(left)} left")
+        number = next(numbers)
+        left = (time.perf_counter() - began) / number * (len(tasks) - number)
+        say(f"[{number}/{len(tasks)}] {message}; {_duration(left)} left")
+
+    if request.executor == "ray":
+        run_tasks(_do_on_worker, tasks, done, request.out / "ray", request.resources)
+        return failures
+    parallel = request.workers > 1
+    outcomes = in_processes(do, tasks, request.workers) if parallel else _one_by_one(tasks, say)
+    for task, outcome in outcomes:
+        done(task, outcome)
     return failures
+
+
+def _do_on_worker(task: Task) -> Run:
+    """Do one run in a process of a cluster, with the settings of local workers."""
+    prepare(1)
+    return do(task)
 
 
 def _one_by_one(tasks: Sequence[Task], say: Say) -> Iterator[tuple[Task, Outcome]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -43,6 +46,9 @@ def in_processes(
 ) -> Iterator[tuple[Task, Outcome]]:
     """Call a function for every task, in several processes of one thread each.
 
+    Ctrl-C interrupts the tasks that are being done, each of which may write a checkpoint, and no
+    others are begun.
+
     Args:
         function: what to call; it and its tasks are pickled.
         tasks: its arguments.
@@ -52,10 +58,47 @@ def in_processes(
         Each task with its outcome, in the order in which they end.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, prepare, (1,)) as pool:
-        waiting = {pool.submit(function, task): task for task in tasks}
+    with ProcessPoolExecutor(workers, context, _prepare_worker) as pool:
+        waiting = {pool.submit(_interruptible, function, task): task for task in tasks}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], attempt(done.result)
+        except KeyboardInterrupt:
+            _interrupt_children()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    prepare(threads=1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between tasks
+
+
+def _interruptible(function: Callable[[Task], Any], task: Task) -> Any:
+    """A task of a worker, which Ctrl-C interrupts; an interrupted worker begins no other.
+
+    A pool hands out tasks ahead of time and cannot take them back. The handler tells an
+    interrupted worker from others.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = function(task)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
+    except Exception:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return result
+
+
+def _interrupt_children() -> None:
+    """Pass a Ctrl-C on; one that was typed in a terminal has reached all processes already."""
+    for child in multiprocessing.active_children():
+        if child.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGINT)

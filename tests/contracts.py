@@ -512,6 +512,21 @@ class ObjectiveContract(FrozenContract):
             parts = [member.loss(field, x[cut], _rows(noise, cut, x)) for cut in cuts]
             assert_same(torch.cat(parts), whole, tolerance=1e-11)
 
+    @pytest.mark.parametrize("event", EVENTS)
+    def test_noise_can_be_shared(self, member: Any, event: tuple[int, ...]) -> None:
+        """The losses of some points with their share of the noise are those in the whole batch."""
+        if not knows_one_point(member):
+            return
+        for model, module, x in self.cases(member, event):
+            field = model if isinstance(model, sm.Field) else sm.LogDensityField(module)
+            noise, rows = member.draw(x, seeded()), slice(1, None, 3)
+            mine = member.share(noise, x, rows)
+            if mine is None and noise is not None:  # it is drawn while the model runs
+                assert isinstance(member, sm.CurvaturePropagation)
+                continue
+            part = member.loss(field, x[rows], mine)
+            assert_same(part, member.loss(field, x, noise)[rows], tolerance=1e-11)
+
     def test_one_direction_needs_no_axis(self, member: Any) -> None:
         """Noise ``(1, N, *event)`` may come as ``(N, *event)``."""
         field, x = sm.LogDensityField(Density((2, 2))), points(self.N, (2, 2))

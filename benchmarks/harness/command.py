@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from scorematching._files import check_writable
+from scorematching.cli.app import INTERRUPTED
 
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Few small cases, in seconds.")]
@@ -25,8 +30,43 @@ def run_command(function: Callable[..., Any], example: str) -> None:
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     summary = (inspect.getdoc(function) or "").splitlines()[0]
-    app.command(help=summary, epilog=f"Example: {example}")(function)
-    app()
+    app.command(help=summary, epilog=f"Example: {example}")(checked(function))
+    try:
+        app()
+    except OutputError as error:
+        raise SystemExit(f"{error}") from None
+    except SystemExit as leaving:
+        if leaving.code == INTERRUPTED:
+            print("interrupted; no results were written", file=sys.stderr)
+        raise
+
+
+class OutputError(OSError):
+    """A place for results where nothing can be written."""
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which first checks that what it is asked to write can be written.
+
+    Raises:
+        OutputError: names the option, before anything is measured.
+    """
+
+    @functools.wraps(function)
+    def check_and_call(*arguments: Any, **options: Any) -> Any:
+        for name in ("output", "out", "docs"):
+            if isinstance(options.get(name), Path):
+                _check(options[name], name)
+        return function(*arguments, **options)
+
+    return check_and_call
+
+
+def _check(path: Path, name: str) -> None:
+    try:
+        check_writable(path, f"--{name}", folder=not path.suffix)
+    except OSError as error:
+        raise OutputError(str(error)) from error
 
 
 def command_line(program: str, function: Callable[..., Any], given: Mapping[str, Any]) -> str:

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from reproduction.autoencoders.eigen import eigenpairs
 from reproduction.experiment import Job, Metrics, Run
+from reproduction.files import read_json
 from reproduction.pictures import combine
+from scorematching._files import write_atomically
 from scorematching.errors import DivergedError
 from scorematching.kernels import fit_spectral, fit_stein
 from scorematching.models import WAE
@@ -35,7 +37,6 @@ from scorematching.training import (
     train,
 )
 from scorematching.training.alternating import Loss
-from scorematching.training.checkpoint import write_atomically
 
 METHODS = ("ELBO", "SSM", "SSM exact", "Stein", "Spectral")
 """How the entropy of the encoder is treated."""
@@ -178,7 +179,7 @@ class Stages(Callback):
         self.path, self.config, self.evaluate = path, config, evaluate
         self.found: Metrics = {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
         if path.exists():
-            self.found = json.loads(path.read_text(encoding="utf-8"))
+            self.found = read_json(path)
 
     def on_start(self, state: TrainState) -> None:
         """A run may have been interrupted between a checkpoint and its evaluation."""

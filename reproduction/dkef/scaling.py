@@ -21,11 +21,12 @@ from benchmarks.harness.provenance import device_name
 from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
 from reproduction.dkef.scaling_report import UNIT, notes, plot, reference_dim
 from reproduction.experiment import Experiment, Job, Metrics, as_numbers
+from reproduction.files import read_json
 from reproduction.objectives import METHODS, objective
+from scorematching._files import write_atomically
 from scorematching.capture import CapturedStep
 from scorematching.estimators.deep_kernel import two_stage_loss
 from scorematching.models import DKEF
-from scorematching.training.checkpoint import write_atomically
 
 Cell = dict[str, Any]
 """One objective at one dimension: "seconds" and "peak_bytes", or in "missing" the reason."""
@@ -227,7 +228,7 @@ def _earlier(path: Path, config: Config) -> dict[str, dict[str, Cell]]:
     """The cells of an interrupted run with the same settings."""
     if not path.exists():
         return {}
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = read_json(path)
     return dict(document["cells"]) if document["config"] == as_numbers(config) else {}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,15 @@ from torch import Tensor
 
 from reproduction.dkef.uci_report import draw_figures, write_notes
 from reproduction.experiment import Experiment, Job, Metrics
+from reproduction.files import read_json
 from reproduction.objectives import METHODS, objective
+from scorematching._files import write_atomically
 from scorematching.datasets import Dequantise, Split, Whiten, drop_correlated, load, paper_split
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.errors import DivergedError
 from scorematching.estimators.deep_kernel import DeepKernelConfig, DeepKernelFit, fit_dkef
 from scorematching.evaluation import importance_log_z, log_likelihood, score_matching_loss
 from scorematching.models import DKEF
-from scorematching.training.checkpoint import write_atomically
 
 TABLES = ("parkinsons", "redwine", "whitewine")
 
@@ -208,7 +208,7 @@ def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float:
     path = job.folder.parent / "sigma" / f"sigma-{sigma}-seed-{seed}.json"
     settings = asdict(config)
     if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_json(path)
         if known["config"] == settings:
             return float(known["valid_sm"])
     job = replace(job, seed=seed, progress=False)
@@ -224,9 +224,7 @@ def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float:
 def _share(path: Path, content: Any) -> None:
     """Write a file that other processes may write at the same time, with the same content."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    mine = path.with_name(f"{path.name}.{os.getpid()}")
-    write_atomically(mine, json.dumps(content, indent=1).encode())
-    mine.replace(path)
+    write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 # Likelihood.

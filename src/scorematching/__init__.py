@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scorematching import (
+    cluster,
     datasets,
     distributions,
     domains,
@@ -97,6 +98,7 @@ __all__ = [
     "VectorField",
     "WrongDerivativeError",
     "check_model",
+    "cluster",
     "compile_step",
     "datasets",
     "distributions",

@@ -175,6 +175,16 @@ def for_reading(v: Tensor) -> Tensor:
     return v if parts is None else Directions.of(v, parts, read_only=True)
 
 
+def of_points(v: Tensor, rows: slice) -> Tensor:
+    """The directions of some points, ``(M, N, *event) -> (M, n, *event)``, with their parts."""
+    parts = parts_of(v)
+    with torch._C.DisableTorchFunctionSubclass():
+        mine = v.as_subclass(Tensor)[:, rows].contiguous()
+    if parts is None:
+        return mine
+    return Directions.of(mine, Parts(parts.total[rows], parts.coordinates))
+
+
 def reshape(v: Tensor, shape: Sequence[int]) -> Tensor:
     """``v.reshape(shape)``, with the parts of v if M and N are still the first two axes."""
     parts, reshaped = parts_of(v), v.reshape(*shape)

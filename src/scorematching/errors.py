@@ -33,6 +33,33 @@ class SavedModelError(ScoreMatchingError, ValueError):
     """
 
 
+class CheckpointError(ScoreMatchingError, ValueError):
+    """A checkpoint whose files are missing, truncated or changed.
+
+    Example:
+        >>> issubclass(CheckpointError, ValueError)
+        True
+    """
+
+
+class FolderInUseError(ScoreMatchingError, RuntimeError):
+    """The folder of a run in which another process trains.
+
+    Example:
+        >>> issubclass(FolderInUseError, RuntimeError)
+        True
+    """
+
+
+class LostRankError(ScoreMatchingError, RuntimeError):
+    """A process that trained together with this one and no longer answers.
+
+    Example:
+        >>> issubclass(LostRankError, RuntimeError)
+        True
+    """
+
+
 class SmoothnessError(ScoreMatchingError, ValueError):
     """A model that is not smooth enough for the derivatives an objective takes.
 

@@ -16,7 +16,10 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     objectives,
+    readme,
+    streaming,
 )
+from benchmarks.pages.__main__ import readme_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,8 +35,18 @@ PAGES = {
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
     "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
+
+
+def test_readme_has_the_numbers() -> None:
+    """If not, ``python -m benchmarks.pages`` writes them again."""
+    text = (ROOT / "README.md").read_text()
+    assert readme.fill(text, readme_tables(numbers)) == text
+    assert len(text.splitlines()) < 150
+    with pytest.raises(ValueError, match="no-such-table"):
+        readme.fill(text, {"no-such-table": ""})
 
 
 @pytest.mark.parametrize("name", PAGES)

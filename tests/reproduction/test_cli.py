@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from reproduction import EXPERIMENTS, cli
+from reproduction import EXPERIMENTS, cli, run
+from scorematching.training.lock import locked
 
 
 def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,3 +59,42 @@ def test_a_report_of_two_experiments_writes_nothing(tmp_path: Path) -> None:
     both = [str(tmp_path / "table-nice-smoke"), str(tmp_path / "figure-scaling-smoke")]
     assert cli.main(["report", *both, "--out", str(tmp_path / "report")]) == 1
     assert not (tmp_path / "report").exists()
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second run: the first is finished, and kept."""
+    done = run.do
+
+    def interrupted(task: run.Task) -> object:
+        if task.job.seed == 1:
+            raise KeyboardInterrupt
+        return done(task)
+
+    monkeypatch.setattr(run, "do", interrupted)
+    arguments = ["table-nice", "--smoke", "--only", "paper/MLE", "--out", str(tmp_path)]
+    assert cli.main([*arguments, "--seeds", "0-2", "--device", "cpu"]) == 130
+    shown = capsys.readouterr()
+    assert "interrupted: 1 of 3 runs are finished; the same command goes on" in shown.out
+    assert "interrupted" in shown.err
+
+
+def test_a_run_that_another_process_does_is_left_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "table-nice-smoke" / "paper" / "MLE" / "seed-0"
+    folder.mkdir(parents=True)
+    arguments = ["table-nice", "--smoke", "--only", "paper/MLE", "--out", str(tmp_path)]
+    with locked(folder, run.LOCK):
+        assert cli.main([*arguments, "--device", "cpu"]) == 1
+    assert f"process {os.getpid()} on" in capsys.readouterr().err
+    assert not list(folder.iterdir())
+
+
+def test_an_unwritable_folder_is_noticed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["table-nice", "--smoke", "--only", "paper/MLE", "--out", "/proc/nowhere"]
+    assert cli.main([*arguments, "--device", "cpu"]) == 1
+    shown = capsys.readouterr()
+    assert "--out must be a place where files can be written" in shown.err
+    assert "MLE" not in shown.out  # nothing was begun

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import scorematching as sm
+from scorematching._files import own_checksum
 from scorematching.errors import SavedModelError
 from scorematching.models import MLPDensity
 from scorematching.saving import folder as folders
@@ -132,7 +133,7 @@ def _edit(folder: Path, edit: Callable[[dict], None], checksum: bool = True) -> 
     config = json.loads(path.read_text())
     edit(config)
     if checksum:
-        config["checksum"] = folders._own_digest(config)
+        config["checksum"] = own_checksum(config)
     path.write_text(json.dumps(config))
 
 

@@ -1,6 +1,6 @@
 """Small training problems, and the processes that some tests need beside their own.
 
-Run as a module it is such a process: ``python -m tests.training.problems ranks FOLDER``.
+Run as a module it is such a process: ``python -m tests.training.problems kill FOLDER``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,8 +21,7 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
-from scorematching.training import LossModule, TrainConfig, TrainResult, train
-from scorematching.training.ranks import join
+from scorematching.training import TrainConfig, TrainResult, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,93 +167,6 @@ def checkpointed(folder: Path) -> int:
     return int(json.loads(index.read_text())["step"]) if index.exists() else 0
 
 
-def be_ranks(folder: Path) -> None:
-    """Two processes on this machine, as torchrun would start them, and what each computes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    child = os.fork()
-    rank = int(child == 0)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    results = {name: compute(folder, rank) for name, compute in RANKED.items()}
-    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
-    torch.distributed.destroy_process_group()
-    if rank == 0:
-        _, status = os.waitpid(child, 0)
-        sys.exit(os.waitstatus_to_exitcode(status))
-
-
-EXACT = TrainConfig(steps=12, batch_size=8, lr=0.02, ema_decay=0.8, max_norm=1.0, log_every=5)
-
-
-def exact(folder: Path | None, rank: int) -> list[float]:
-    """Weights after training without noise."""
-    model = density()
-    train(model, sm.ScoreMatching(), points(), EXACT, generator=seeded(2 + rank))
-    return parameters(model).tolist()
-
-
-def given_noise(model: Any, batch: tuple[Tensor, Tensor], generator: Any = None) -> Tensor:
-    return sm.SlicedScoreMatchingVR().loss(sm.LogDensityField(model), *batch)
-
-
-def gradient(folder: Path | None, rank: int) -> list[float]:
-    """Of the mean loss of eight points along eight given directions; four each, with two ranks."""
-    ranks = join(torch.device("cpu"))
-    share = slice(rank, None, ranks.count)
-    x = points(8)
-    v = sm.Rademacher().sample(x, 1, seeded(5))
-    losses = ranks.wrap(LossModule(density(), given_noise))
-    losses((x[share], v[:, share])).mean().backward()
-    return torch.cat([p.grad.flatten() for p in losses.parameters()]).tolist()
-
-
-def sliced(folder: Path, rank: int) -> Any:
-    """Digits of a run with noise, which each rank draws for itself."""
-    return digits(run_everything(None, seed=2 + rank))
-
-
-def resumed(folder: Path, rank: int) -> Any:
-    """The same run in two parts."""
-    try:
-        run_everything(folder / "run", transform=interrupted(18), seed=2 + rank)
-    except Interrupted:
-        return digits(run_everything(folder / "run", resume=True, seed=99 + rank))
-
-
-def same_noise(folder: Path, rank: int) -> str:
-    try:
-        run_everything(None, seed=2)
-    except ValueError as error:
-        return str(error)
-    return "accepted"
-
-
-def untouched(folder: Path, rank: int) -> str:
-    """What becomes of a parameter that the loss never uses, if nobody touches it."""
-    losses = join(torch.device("cpu")).wrap(LossModule(density(), sm.ScoreMatching(), touch=False))
-    try:
-        for _ in range(2):
-            losses(points(8)).mean().backward()
-    except RuntimeError as error:
-        return str(error)
-    return "accepted"
-
-
-RANKED: dict[str, Callable[[Path, int], Any]] = {
-    "exact": exact,
-    "gradient": gradient,
-    "sliced": sliced,
-    "resumed": resumed,
-    "same_noise": same_noise,
-    "untouched": untouched,
-}
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] == "ranks":
-        be_ranks(Path(sys.argv[2]))
-    else:
-        be_killed(Path(sys.argv[2]), times=4)
+    be_killed(Path(sys.argv[2]), times=4)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,9 +27,7 @@ from scorematching.training import (
 from scorematching.training.executors import Captured
 from scorematching.training.step import Gradients, Step
 from tests.tolerances import IDENTITY, ROUTES
-from tests.training import problems
 from tests.training.problems import (
-    ROOT,
     Interrupted,
     digits,
     interrupted,
@@ -257,46 +251,7 @@ def test_resumed_run_has_the_same_digits(steps: int, optimizer: Any, tmp_path: P
     assert digits(resumed) == digits(run(optimizer=optimizer))
 
 
-# Two processes, and a GPU.
-
-
-def alternating_ranks(folder: Path | None, rank: int) -> list[float]:
-    """Weights after training on exact losses; batches are shared out, so all ranks see all."""
-    model = make(WAE)
-    config = TrainConfig(steps=6, batch_size=8, lr=0.01, max_norm=1.0)
-    objective = score_first(sm.ScoreMatching())
-    train(
-        model,
-        objective,
-        intensities(),
-        config,
-        optimizer=torch.optim.RMSprop,
-        generator=seeded(2 + rank),
-    )
-    return parameters(model).tolist()
-
-
-def test_two_ranks_like_one(tmp_path: Path) -> None:
-    """A parameter that waits for its turn has no gradient, not one of zero."""
-    alone = alternating_ranks(None, 0)
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    program = [
-        "-Werror",
-        "-Wignore:This process:DeprecationWarning",
-        "-m",
-        "tests.training.test_alternating",
-    ]
-    done = subprocess.run(
-        [sys.executable, *program, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    for rank in (0, 1):
-        found = json.loads((tmp_path / f"rank-{rank}.json").read_text())["alternating"]
-        assert found == pytest.approx(alone, rel=0, abs=ROUTES)
+# A GPU.
 
 
 def steps(device: str, captured: bool) -> list[Tensor]:
@@ -378,10 +333,3 @@ def test_phases_that_are_none() -> None:
     for phases in ([], [nothing]):
         with pytest.raises(TypeError, match="phases must be one Phase or more"):
             Alternating(*phases)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    problems.RANKED.clear()
-    problems.RANKED["alternating"] = alternating_ranks
-    problems.be_ranks(Path(sys.argv[1]))

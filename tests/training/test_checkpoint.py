@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
+from scorematching._files import own_checksum
 from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
 from tests.training.problems import (
     EVERYTHING,
@@ -123,14 +124,17 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert [r["step"] for r in records] == [r.step for r in whole[1].history]
     assert [r["loss"] for r in records] == [r.loss for r in whole[1].history]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-32.safetensors",
         "best-37.safetensors",
         "checkpoint.json",
+        "last-35.safetensors",
         "last-37.safetensors",
         "log.jsonl",
+        "previous.json",
     ]
 
 
-@pytest.mark.parametrize("survives", range(6))
+@pytest.mark.parametrize("survives", range(8))
 def test_crash_between_any_two_writes(
     survives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +160,7 @@ def test_crash_between_any_two_writes(
             break
     found = checkpoint.load(tmp_path)
     assert found is not None and found.best is not None
-    whole = 1 + survives // 3
+    whole = 1 + survives // 4  # each writes two files of tensors and two indices
     value = 0.0 if whole == 1 else float(whole)
     assert found.state == {"step": whole, "best_step": whole}
     assert found.last["w"].tolist() == found.best["w"].tolist() == [value, value]
@@ -185,14 +189,18 @@ def test_weights_are_averaged_where_there_is_an_average(tmp_path: Path) -> None:
         load_weights(loaded, tmp_path / "elsewhere")
 
 
-def test_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    """Whose configuration had a setting that is gone."""
+def test_run_of_an_earlier_version_is_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose configuration had a setting that is gone, and whose files had no checksums."""
     with pytest.raises(Interrupted):
         run_everything(tmp_path, transform=interrupted(18))
     index = json.loads((tmp_path / "checkpoint.json").read_text())
     index["config"]["capture"] = None
+    del index["checksum"], index["checksums"]
     (tmp_path / "checkpoint.json").write_text(json.dumps(index))
     assert digits(run_everything(tmp_path, resume=True)) == digits(run_everything(None))
+    assert "checkpoint.json has no checksums, as in earlier versions" in caplog.text
 
 
 def test_folder_of_another_run(tmp_path: Path) -> None:
@@ -204,7 +212,8 @@ def test_folder_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"steps=40 \(was 37\), lr=0.1 \(was 0.02\)"):
         run_everything(tmp_path, resume=True, config=changed)
     rewrite = json.loads((tmp_path / "checkpoint.json").read_text())
-    for key, value, message in [("processes", 2, "2, got 1"), ("format", 0, "format 0")]:
-        (tmp_path / "checkpoint.json").write_text(json.dumps({**rewrite, key: value}))
-        with pytest.raises(ValueError, match=message):
-            run_everything(tmp_path, resume=True)
+    other = {**rewrite, "format": 0}
+    sealed = {**other, "checksum": own_checksum(other)}
+    (tmp_path / "checkpoint.json").write_text(json.dumps(sealed))
+    with pytest.raises(ValueError, match="format 0"):
+        run_everything(tmp_path, resume=True)

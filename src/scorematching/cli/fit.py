@@ -9,7 +9,14 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.evaluate import describe
-from scorematching.cli.options import Device, Seed, command_of, say
+from scorematching.cli.options import (
+    Device,
+    Seed,
+    check_no_limit,
+    command_of,
+    own_folder,
+    say,
+)
 from scorematching.cli.progress import FitProgress, candidates
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
@@ -62,6 +69,8 @@ def fit(
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
     """
+    check_no_limit(max_minutes)
+    out = own_folder(context, out)
     check_new(out, overwrite)
     loaded = read(data, data_dir)
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]

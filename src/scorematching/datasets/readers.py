@@ -1,10 +1,19 @@
-"""Readers of the published file formats."""
+"""Readers of the published file formats.
+
+Archives are read in memory, never unpacked to files, and what they claim to hold is limited before
+it is read.
+"""
 
 import csv
 import gzip
 import io
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -16,8 +25,9 @@ Table = tuple[tuple[str, ...], NDArray[np.float64]]
 Pixels = NDArray[np.uint8]
 """Images ``(N, C, H, W)``, 0 to 255."""
 
-_IDX_BYTES = 0x08  # the type code of unsigned bytes, the third byte of an idx file
+_IDX_IMAGES = bytes([0, 0, 0x08, 3])  # an idx file of unsigned bytes with three axes
 _TILE = 64
+_MAX_BYTES = 1 << 30  # of one file in an archive, or of all images in an idx file
 
 
 def read_table(path: Path, delimiter: str, columns: slice = slice(None)) -> Table:
@@ -27,10 +37,18 @@ def read_table(path: Path, delimiter: str, columns: slice = slice(None)) -> Tabl
         path: a text file.
         delimiter: between two columns.
         columns: the columns to keep.
+
+    Raises:
+        ValueError: names the file, if it holds something else.
     """
-    with path.open(newline="", encoding="utf-8") as lines:
-        names = next(csv.reader(lines, delimiter=delimiter))
-        rows = np.loadtxt(lines, delimiter=delimiter, ndmin=2)
+    with _naming(path, "a table of numbers"), path.open(newline="", encoding="utf-8") as lines:
+        names = next(csv.reader(lines, delimiter=delimiter), None)
+        first = lines.readline()
+        if not names or not first.strip():
+            raise ValueError("no rows below a line of names")
+        rows = np.loadtxt(chain([first], lines), delimiter=delimiter, ndmin=2)
+        if len(names) != rows.shape[1]:
+            raise ValueError(f"{rows.shape[1]} columns with {len(names)} names")
     return tuple(names[columns]), rows[:, columns]
 
 
@@ -43,18 +61,20 @@ def read_idx_images(path: Path) -> Pixels:
     Raises:
         ValueError: the file has another format, or is incomplete.
     """
-    with gzip.open(path) as stream:
-        content = stream.read()
-    if content[:4] != bytes([0, 0, _IDX_BYTES, 3]):
+    with _naming(path, "a gzipped idx file"), gzip.open(path) as stream:
+        content = stream.read(16)
+        if len(content) == 16 and content.startswith(_IDX_IMAGES):
+            content += stream.read(min(_MAX_BYTES, _idx_bytes(content)[0]) + 1)
+    if not content.startswith(_IDX_IMAGES):
         raise ValueError(
             f"{path} must be an idx file of bytes with 3 axes (it starts 00 00 08 03), "
             f"got {content[:4].hex(' ') or 'an empty file'}; labels are not images"
         )
-    n, height, width = np.frombuffer(content, ">u4", count=3, offset=4).tolist()
-    if len(content) != 16 + n * height * width:
+    total, (n, height, width) = _idx_bytes(content)
+    if len(content) != 16 + total:
         raise ValueError(
             f"{path} must hold {n} images of {height} x {width} bytes, "
-            f"got {len(content) - 16} bytes; download the file again"
+            f"got {max(0, len(content) - 16)} bytes or more; download the file again"
         )
     return np.frombuffer(content, np.uint8, offset=16).reshape(n, 1, height, width)
 
@@ -71,15 +91,58 @@ def read_mosaics(path: Path) -> Pixels:
         ValueError: the mosaics hold fewer images than there are ids.
     """
     image = _import_avif_reader()
-    with zipfile.ZipFile(path) as pack:
-        n = len(np.load(io.BytesIO(pack.read("ids.npy"))))
+    with _naming(path, "a zip file of mosaics"), zipfile.ZipFile(path) as pack:
+        n = len(np.load(io.BytesIO(_content(pack, "ids.npy")), allow_pickle=False))
         names = sorted(name for name in pack.namelist() if name.endswith(".avif"))
-        tiles = np.concatenate([_cut(_decode(image, pack.read(name))) for name in names])
+        tiles = np.concatenate([_cut(_decode(image, _content(pack, name))) for name in names])
     if len(tiles) < n:
         raise ValueError(
             f"{path} must hold {n} images, got {len(tiles)} tiles; download the file again"
         )
     return tiles[:n]
+
+
+@contextmanager
+def _naming(path: Path, wanted: str) -> Iterator[None]:
+    """Name the file, if what is read inside the block is not what was wanted.
+
+    Raises:
+        ValueError: instead of the many errors of archives and pictures.
+    """
+    broken = (zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, csv.Error, KeyError)
+    unsupported = (
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+        IndexError,
+        SyntaxError,
+        TokenError,
+    )
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, OverflowError, MemoryError, *broken, *unsupported) as error:
+        raise ValueError(
+            f"{path} must be {wanted}, got: {error}; it is damaged or another file: download it "
+            "again"
+        ) from error
+
+
+def _idx_bytes(content: bytes) -> tuple[int, list[int]]:
+    """Bytes of all images of an idx file, and number, height and width, from its first 16 bytes."""
+    if len(content) < 16:
+        return 0, [0, 0, 0]
+    axes = np.frombuffer(content, ">u4", count=3, offset=4).tolist()
+    return axes[0] * axes[1] * axes[2], axes
+
+
+def _content(pack: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive, which must not be larger than any that was published."""
+    size = pack.getinfo(name).file_size
+    if size > _MAX_BYTES:
+        raise ValueError(f"{name} of {size} bytes, more than {_MAX_BYTES}")
+    return pack.read(name)
 
 
 def _import_avif_reader() -> Any:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from scorematching._checks import is_number
+from scorematching._memory import in_chunks
 from scorematching.evaluation.losses import score_matching_losses
 from scorematching.fields import Field
 
@@ -67,8 +68,13 @@ class ScoreEstimator(BaseEstimator, ABC):
         self._fit(x)
         return self
 
-    def grad_log_density(self, X: ArrayLike) -> Array:
+    def grad_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
         """The estimated score, the gradient of the log-density, at points: ``(N, D) -> (N, D)``.
+
+        Args:
+            X: points ``(N, D)``.
+            max_memory: bytes that may be taken beside estimator, points and result, which is
+                measured; None evaluates 1024 points at a time.
 
         Raises:
             NotFittedError: before `fit`.
@@ -77,9 +83,9 @@ class ScoreEstimator(BaseEstimator, ABC):
         """
         x, field = self._queries(X), self._field()
         with torch.no_grad():
-            return to_array(torch.cat([field.score(batch) for batch in x.split(_BATCH_SIZE)]))
+            return to_array(in_chunks(field.score, [x], _BATCH_SIZE, max_memory))
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> float:
         """Minus the exact score-matching loss of held-out points, ``-mean(tr grad s + 0.5 |s|^2)``.
 
         Larger is better. Up to a constant of the data it is minus the Fisher divergence, so that it
@@ -89,6 +95,7 @@ class ScoreEstimator(BaseEstimator, ABC):
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
+            max_memory: as for `grad_log_density`.
 
         Raises:
             NotFittedError: before `fit`.
@@ -96,7 +103,8 @@ class ScoreEstimator(BaseEstimator, ABC):
                 finite.
         """
         x = self._queries(X)
-        return -score_matching_losses(self._field(), x).double().mean().item()
+        losses = score_matching_losses(self._field(), x, max_memory=max_memory)
+        return -losses.double().mean().item()
 
     @abstractmethod
     def _fit(self, x: Tensor) -> None:
@@ -132,8 +140,13 @@ class ScoreEstimator(BaseEstimator, ABC):
 class LogDensityMixin:
     """`score_samples`, for estimators with a log-density, possibly up to a constant."""
 
-    def score_samples(self: Any, X: ArrayLike) -> Array:
+    def score_samples(self: Any, X: ArrayLike, max_memory: int | None = None) -> Array:
         """The estimated log-density at points, ``(N, D) -> (N,)``: larger is likelier.
+
+        Args:
+            X: points ``(N, D)``.
+            max_memory: bytes that may be taken beside estimator, points and result, which is
+                measured; None evaluates 1024 points at a time.
 
         Raises:
             NotFittedError: before `fit`.
@@ -142,7 +155,7 @@ class LogDensityMixin:
         """
         x = self._queries(X)
         with torch.no_grad():
-            return to_array(torch.cat([self._log_density(b) for b in x.split(_BATCH_SIZE)]))
+            return to_array(in_chunks(self._log_density, [x], _BATCH_SIZE, max_memory))
 
     def _log_density(self: Any, x: Tensor) -> Tensor:
         """The fitted log-density at checked points, ``(N, D) -> (N,)``."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator, is_number
+from scorematching._memory import in_chunks
 from scorematching.evaluation.estimate import Estimate, paired_difference
+from scorematching.evaluation.losses import score_matching_losses
 from scorematching.evaluation.scores import field_at
-from scorematching.objectives import Objective, ScoreMatching
+from scorematching.objectives import Objective
 
 _BATCH_SIZE = 1024
 
@@ -66,6 +69,7 @@ def compare(
     objective: Objective | None = None,
     level: float = 0.05,
     generator: torch.Generator | None = None,
+    max_memory: int | None = None,
 ) -> Comparison:
     """Compare two models on held-out points by their score-matching losses.
 
@@ -82,6 +86,8 @@ def compare(
             the same seed for both, and should be independent between points (``balanced=False``).
         level: of the test behind the verdict.
         generator: source of randomness, for objectives that need it.
+        max_memory: bytes that may be taken beside models, points and losses, which is measured.
+            Directions then depend on it.
 
     Returns:
         Difference, losses, p-value and verdict.
@@ -102,17 +108,20 @@ def compare(
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
     check_generator(generator, torch.empty(0))
     seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0
-    losses = [_losses(model, X, objective, seed) for model in (a, b)]
+    losses = [_losses(model, X, objective, seed, max_memory) for model in (a, b)]
     return Comparison(
         paired_difference(*losses), Estimate.of(losses[0]), Estimate.of(losses[1]), level
     )
 
 
-def _losses(model: Any, X: Any, objective: Objective | None, seed: int) -> Tensor:
+def _losses(
+    model: Any, X: Any, objective: Objective | None, seed: int, max_memory: int | None
+) -> Tensor:
     """Losses of a model at all points, ``(N,)``."""
     field, x = field_at(model, X, whole_space=objective is None)
-    objective = ScoreMatching() if objective is None else objective
+    if objective is None:
+        return score_matching_losses(field, x, _BATCH_SIZE, max_memory).double().cpu()
     generator = torch.Generator(x.device).manual_seed(seed)
+    loss = partial(objective, field, generator=generator)
     with torch.no_grad():
-        batches = [objective(field, batch, generator) for batch in x.split(_BATCH_SIZE)]
-    return torch.cat(batches).double().cpu()
+        return in_chunks(loss, [x], _BATCH_SIZE, max_memory).double().cpu()

@@ -10,8 +10,9 @@ mean of                         at one point                                need
 
 In expectation over the data the first is the second minus the constant ``0.5 E|s_d|^2``, and the
 third equals the second. In all of them ``model`` is a log-density ``(N, *event) -> (N,)`` or a
-`Field`, with score s, ``x`` are points ``(N, *event)``, and ``batch_size``, the number of points
-evaluated at a time, limits memory and does not change the result.
+`Field`, with score s, and ``x`` are points ``(N, *event)``. ``batch_size``, the most points
+evaluated at a time, and ``max_memory``, the bytes that they may take beside model, data and result,
+which is measured, do not change the result.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points
+from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event
 from scorematching.evaluation.estimate import Estimate
 from scorematching.fields import Field, as_field, project
@@ -31,7 +33,9 @@ from scorematching.types import Vector
 _BATCH_SIZE = 1024
 
 
-def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Tensor:
+def score_matching_losses(
+    model: Any, x: Tensor, batch_size: int = _BATCH_SIZE, max_memory: int | None = None
+) -> Tensor:
     """Exact score-matching losses, ``tr grad s + 0.5 |s|^2`` at every point.
 
     One number per point, ``(N,)``. Cost: D second-order passes. The parameters receive no gradient.
@@ -43,11 +47,13 @@ def score_matching_losses(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) 
         >>> score_matching_losses(normal, torch.tensor([[0.0, 0.0], [3.0, 1.0]])).tolist()
         [-2.0, 3.0]
     """
-    objective = ScoreMatching()
-    return _in_batches(lambda field, x: objective(field, x), model, batch_size, x)
+    objective = ScoreMatching(None if max_memory is None else max(1, max_memory // 2))
+    return _in_batches(lambda field, x: objective(field, x), model, (batch_size, max_memory), x)
 
 
-def score_matching_loss(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) -> Estimate:
+def score_matching_loss(
+    model: Any, x: Tensor, batch_size: int = _BATCH_SIZE, max_memory: int | None = None
+) -> Estimate:
     """Exact score-matching loss on held-out points: the mean of `score_matching_losses`.
 
     Smaller is better. Compare losses of two models at the same points (see `compare`), to which
@@ -59,11 +65,15 @@ def score_matching_loss(model: Any, x: Tensor, batch_size: int = _BATCH_SIZE) ->
         >>> print(score_matching_loss(normal, torch.tensor([[0.0, 0.0], [3.0, 1.0]])))
         0.5 +- 2.5 (n=2)
     """
-    return Estimate.of(score_matching_losses(model, x, batch_size))
+    return Estimate.of(score_matching_losses(model, x, batch_size, max_memory))
 
 
 def fisher_divergence(
-    model: Any, score: Vector, x: Tensor, batch_size: int = _BATCH_SIZE
+    model: Any,
+    score: Vector,
+    x: Tensor,
+    batch_size: int = _BATCH_SIZE,
+    max_memory: int | None = None,
 ) -> Estimate:
     """Fisher divergence from data whose score is known, ``L = E 0.5 |s - s_d|^2``.
 
@@ -83,7 +93,7 @@ def fisher_divergence(
     def half_square(field: Field, x: Tensor) -> Tensor:
         return 0.5 * _score_error(field, score, x).square().sum(-1)
 
-    return Estimate.of(_in_batches(half_square, model, batch_size, x))
+    return Estimate.of(_in_batches(half_square, model, (batch_size, max_memory), x))
 
 
 def sliced_fisher_divergence(
@@ -94,6 +104,7 @@ def sliced_fisher_divergence(
     num_projections: int = 1,
     generator: torch.Generator | None = None,
     batch_size: int = _BATCH_SIZE,
+    max_memory: int | None = None,
 ) -> Estimate:
     """Sliced Fisher divergence, ``E 0.5 (v.(s - s_d))^2``, averaged over M directions per point.
 
@@ -105,7 +116,8 @@ def sliced_fisher_divergence(
             With balanced directions the standard error, which assumes independence, is approximate.
         num_projections: M, directions per point.
         generator: source of randomness; None is torch's default generator.
-        batch_size: points evaluated at a time.
+        batch_size: most points evaluated at a time.
+        max_memory: bytes that they may take.
 
     Raises:
         ValueError: score returns another shape than that of its points.
@@ -128,19 +140,18 @@ def sliced_fisher_divergence(
         error = _score_error(field, score, x)
         return 0.5 * project(error, v.transpose(0, 1).flatten(2)).square().mean(-1)
 
-    return Estimate.of(_in_batches(half_square, model, batch_size, x, v))
+    return Estimate.of(_in_batches(half_square, model, (batch_size, max_memory), x, v))
 
 
 def _in_batches(
-    per_point: Callable[..., Tensor], model: Any, batch_size: int, *rows: Tensor
+    per_point: Callable[..., Tensor], model: Any, limits: tuple[int, int | None], *rows: Tensor
 ) -> Tensor:
-    """Values at every point, ``(N,)``, ``batch_size`` rows at a time and without gradients."""
+    """Values at every point, ``(N,)``, without gradients, within limits of points and bytes."""
     field = as_field(model)
     check_points(rows[0])
-    check_count(batch_size, "batch_size", "it limits memory; 1024 suits most models")
-    batches = zip(*(row.split(batch_size) for row in rows), strict=True)
+    check_count(limits[0], "batch_size", "it limits memory; 1024 suits most models")
     with torch.no_grad():
-        return torch.cat([per_point(field, *batch) for batch in batches])
+        return in_chunks(lambda *batch: per_point(field, *batch), rows, *limits)
 
 
 def _score_error(field: Field, score: Vector, x: Tensor) -> Tensor:

@@ -58,6 +58,35 @@ class Objective:
         """The noise of one evaluation, the only random part; None if there is none."""
         return None
 
+    def share(self, noise: Any, x: Tensor, rows: slice) -> Any:
+        """The noise of some points of a batch: rows of the noise that was drawn for all of them.
+
+        Processes that train together draw noise for the whole batch and take that of their own
+        points, so that it does not depend on their number.
+
+        Args:
+            noise: from ``draw(x)``; tensors of it have the points along their first axis, or the
+                subclass writes a method of its own.
+            x: the whole batch.
+            rows: which of its points.
+
+        Returns:
+            The noise of these points; None where it must be drawn for them anew.
+
+        Raises:
+            ValueError: if a tensor has another length than the batch.
+        """
+        if isinstance(noise, tuple):
+            return type(noise)(*(self.share(part, x, rows) for part in noise))
+        if not isinstance(noise, Tensor):
+            return None
+        if noise.ndim == 0 or len(noise) != len(x):
+            raise ValueError(
+                f"the noise of {type(self).__name__} must have the {len(x)} points along its first "
+                f"axis to be shared, got shape {tuple(noise.shape)}; override share(noise, x, rows)"
+            )
+        return noise[rows]
+
     def terms(self, field: Field, x: Tensor, noise: Any) -> Terms:
         """The two terms of the law, both linear in the field.
 

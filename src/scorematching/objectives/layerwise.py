@@ -67,6 +67,10 @@ class CurvaturePropagation(Objective):
         """Signs that are drawn when needed, since their number depends on the model."""
         return SignTape(generator)
 
+    def share(self, noise: SignTape, x: Tensor, rows: slice) -> None:
+        """None: signs are drawn while the model runs, for the points that it is given."""
+        return None
+
     def terms(self, field: Field, x: Tensor, noise: SignTape) -> Terms:
         """First: the score ``(N, *F, D)``; second: the estimated trace."""
         density = require_log_density(field, self)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, is_number
+from scorematching._directions import of_points
 from scorematching._shapes import event_axes, flatten_event
 from scorematching.domains.base import Region, check_domain, restrict
 from scorematching.fields import Field, directions, project
@@ -53,6 +54,10 @@ class Sliced(Objective):
     def draw(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Directions ``(M, N, *event)``."""
         return self.projection.draw(x, self.num_projections, generator)
+
+    def share(self, noise: Tensor, x: Tensor, rows: slice) -> Tensor:
+        """The directions of some points, ``(M, n, *event)``."""
+        return of_points(noise, rows)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class SlicedScoreMatchingVR(Sliced):
 
     With ``beta="optimal"`` the batch is cut in two halves with independent directions, and the
     coefficient of least variance for one half is estimated on the other, so that it is
-    independent of the directions it multiplies and the expectation stays exact.
+    independent of the directions it multiplies and the expectation stays exact. Processes that
+    train together estimate it on their own points each.
 
     Args:
         projection: distribution of the directions, with ``E[v v'] = I``.
@@ -144,6 +150,22 @@ class SlicedScoreMatchingVR(Sliced):
             return super().draw(x, generator)
         halves = _halves(x)
         return torch.cat([super(SlicedScoreMatchingVR, self).draw(h, generator) for h in halves], 1)
+
+    def share(self, noise: Tensor, x: Tensor, rows: slice) -> Tensor:
+        """The directions of some points, whose halves must be independent where beta is estimated.
+
+        Raises:
+            ValueError: if a half of these points has points of both halves of the batch.
+        """
+        n, mine = len(x), range(len(x))[rows]
+        middle = len(mine) // 2
+        mixed = [i for k, i in enumerate(mine) if (i < n // 2) != (k < middle)]
+        if self.beta == "optimal" and mixed:
+            raise ValueError(
+                'batch_size must be a multiple of twice the number of shares for beta="optimal", '
+                f"got {n} for {len(mine)} points in this share; change batch_size"
+            )
+        return super().share(noise, x, rows)
 
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: the score ``(N, *F, D)``; second: curvature along v; those of beta = 1."""

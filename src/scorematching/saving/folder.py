@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from scorematching._files import flush, own_checksum
 from scorematching.errors import SavedModelError
-from scorematching.training.checkpoint import flush
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -104,7 +104,7 @@ def _files(contents: Contents) -> dict[str, bytes]:
     files = {WEIGHTS: save(contents.tensors), CARD: contents.card.encode()}
     digests = {name: _digest(content) for name, content in files.items()}
     config = {"format": FORMAT, **contents.config, "files": digests}
-    config["checksum"] = _own_digest(config)
+    config["checksum"] = own_checksum(config)
     text = json.dumps(config, indent=1, allow_nan=False)
     return {**files, CONFIG: text.encode()}
 
@@ -120,7 +120,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise SavedModelError(f"{path} must be JSON, got: {error}; save it again") from error
-    if not isinstance(config, dict) or not {"format", "files", "checksum", "model"} <= set(config):
+    known = isinstance(config, dict) and {"format", "files", "checksum", "model"} <= set(config)
+    if not known or not isinstance(config["files"], dict):
         raise SavedModelError(
             f"{path} must describe a model of this package, got another file; models of other "
             "programs are loaded with those"
@@ -130,7 +131,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} must have format {FORMAT}, got {config['format']!r}; load it with the version "
             "of the package that wrote it"
         )
-    if config["checksum"] != _own_digest(config):
+    if config["checksum"] != own_checksum(config):
         raise SavedModelError(_changed(path))
     return config
 
@@ -161,11 +162,6 @@ def _changed(path: Path) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _own_digest(config: dict[str, Any]) -> str:
-    rest = {key: value for key, value in config.items() if key != "checksum"}
-    return _digest(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _write_file(path: Path, content: bytes) -> None:

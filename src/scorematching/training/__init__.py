@@ -5,10 +5,11 @@ What the arguments of `train` can be:
 ==============  =================================================================================
 ``objective``   an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which is
                 how models with a context are trained; `Alternating` trains parts in turn
-``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, or an iterable of batches
-``validation``  held-out points, or a function of the model, which is called in evaluation mode,
-                without gradients and with averaged weights; its noise is the same every time, so
-                that losses can be compared
+``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, a file that need not fit into
+                memory (`open_stream`), or an iterable of batches
+``validation``  held-out points, or a function of the model that returns a loss or the losses of
+                points, ``(N,)``. It is called in evaluation mode, without gradients and with
+                averaged weights; its noise is the same every time, so that losses can be compared
 ``optimizer``   called with the parameters and ``lr=``; `functools.partial` sets the rest, and a
                 function of one's own may put parameters into groups with rates of their own, which
                 the schedule multiplies; None is Adam, on a GPU its fused form
@@ -18,9 +19,16 @@ What the arguments of `train` can be:
                 compiled, which takes half a minute, and batches of varying shape run eagerly.
                 "auto" on a CPU is "eager". The choice, and why another one failed, goes to the
                 logger ``scorematching.training``
-``generator``   source of all randomness, on the device of the module, with a state of its own in
-                each process; None is torch's default generator
+``generator``   source of all randomness, on the device of the module; None is torch's default
+                generator
 ==============  =================================================================================
+
+Several processes, started by `torchrun` or `accelerate launch`, train like a single one. All have
+the same data and take the state of the main process's generator, draw the same batches of
+``batch_size`` points and noise for all of them, and each evaluates its own points with their noise.
+So the batches, the noise and the gradients are those of a single process, up to rounding, whatever
+the number of processes, and a run can be resumed by another number of them. That holds for
+`Objective` losses; a function of one's own draws other noise for another number.
 
 A loss that is not finite raises `DivergedError`, at most 50 steps later. The module then has the
 weights of the best validation; without validation, those of the last checkpoint, whether or not
@@ -32,24 +40,31 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import load_weights
 from scorematching.training.config import TrainConfig
 from scorematching.training.early_stopping import EarlyStopping
-from scorematching.training.loop import TrainResult, train
+from scorematching.training.loop import train
 from scorematching.training.losses import LossModule
 from scorematching.training.progress import Record, read_log
+from scorematching.training.result import TrainResult
 from scorematching.training.schedule import learning_rate
 from scorematching.training.state import TrainState
+from scorematching.training.streams import Moments, Stream, open_stream
+from scorematching.training.tensorboard import TensorBoard
 
 __all__ = [
     "Alternating",
     "Callback",
     "EarlyStopping",
     "LossModule",
+    "Moments",
     "Phase",
     "Record",
+    "Stream",
+    "TensorBoard",
     "TrainConfig",
     "TrainResult",
     "TrainState",
     "learning_rate",
     "load_weights",
+    "open_stream",
     "read_log",
     "score_first",
     "train",

@@ -1,14 +1,16 @@
 """Checkpoints: tensors in safetensors, the rest in JSON, replaced atomically.
 
-A folder holds ``checkpoint.json`` and the files of tensors it names, ``last-*`` and ``best-*``.
-Every file is written under a temporary name, flushed to disk and renamed, the JSON file last, so
-that it always names complete files. Files left behind by a killed process are removed by the next
-checkpoint. Nothing is ever unpickled.
+A folder holds ``checkpoint.json`` and the files of tensors it names, ``last-*`` and ``best-*``, and
+the checkpoint before that, ``previous.json``. Every file is written under a temporary name, flushed
+to disk and renamed, the JSON file last, so that it always names complete files. It also holds their
+checksums and its own, which are compared on loading; where they differ, a run continues from the
+checkpoint before. Files left behind by a killed process are removed by the next checkpoint. Nothing
+is ever unpickled.
 """
 
-import json
-import os
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +18,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_choice
+from scorematching._files import write_atomically, writing
+from scorematching.errors import CheckpointError
+from scorematching.training.checkpoint_files import (
+    INDEX,
+    PREVIOUS,
+    Tensors,
+    named_files,
+    read_index,
+    read_tensors,
+    remove_others,
+    write_index,
+    write_tensors,
+)
 from scorematching.training.config import TrainConfig
+from scorematching.training.weights import split_like
 
-INDEX = "checkpoint.json"
-FORMAT = 1
-
-Tensors = dict[str, Tensor]
+logger = logging.getLogger("scorematching.training")
 
 
 class Checkpoint(NamedTuple):
@@ -39,67 +53,121 @@ class Checkpoint(NamedTuple):
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint in a folder atomically."""
+    """Replace the checkpoint in a folder atomically; the one before it is kept.
+
+    Raises:
+        OSError: if it cannot be written; the one in the folder is as it was.
+    """
     step, best_step = checkpoint.state["step"], checkpoint.state["best_step"]
     files = {"last": f"last-{step}.safetensors"}
-    _write_tensors(folder / files["last"], checkpoint.last)
-    if checkpoint.best is not None:
-        files["best"] = f"best-{best_step}.safetensors"
-        if files["best"] not in _named(folder):
-            _write_tensors(folder / files["best"], checkpoint.best)
-    index = {"format": FORMAT, "files": files, **checkpoint.state}
-    write_atomically(folder / INDEX, json.dumps(index, indent=1).encode())
-    _remove_all_but(folder, {*files.values()})
+    with writing(folder / INDEX, "the checkpoint before it is complete; free space and resume"):
+        write_tensors(folder / files["last"], checkpoint.last)
+        if checkpoint.best is not None:
+            files["best"] = f"best-{best_step}.safetensors"
+            if files["best"] not in named_files(folder):
+                write_tensors(folder / files["best"], checkpoint.best)
+        write_index(folder, files, checkpoint.state)
+        remove_others(folder)
 
 
-def load(folder: Path) -> Checkpoint | None:
+def load(folder: Path, index: str = INDEX) -> Checkpoint | None:
     """The checkpoint in a folder, or None.
 
     Raises:
+        CheckpointError: if a file is missing or damaged.
         ValueError: if it was written by another version of the format.
     """
-    if not (folder / INDEX).exists():
+    path = folder / index
+    if not path.exists():
         return None
-    from safetensors.torch import load_file
+    found = read_index(path)
+    if "checksum" not in found:
+        logger.warning("%s has no checksums, as in earlier versions: it is not verified", path)
+    last, best = (read_tensors(folder, found, name) for name in ("last", "best"))
+    return Checkpoint(_state(found), last or {}, best)
 
-    state = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    files, version = state.pop("files"), state.pop("format")
-    if version != FORMAT:
-        raise ValueError(
-            f"folder must hold a checkpoint of format {FORMAT}, got format {version} in {folder}; "
-            "load it with the version of the package that wrote it"
+
+def load_or_previous(folder: Path) -> Checkpoint | None:
+    """The checkpoint in a folder; if it is damaged, the one before it, which takes its place.
+
+    Raises:
+        CheckpointError: if both are damaged, or there is none before.
+    """
+    try:
+        found = load(folder)
+        if found is not None or not (folder / PREVIOUS).exists():
+            return found
+        damage = f"{folder / INDEX} is missing"
+    except CheckpointError as error:
+        damage = str(error)
+    try:
+        before = load(folder, PREVIOUS)
+    except CheckpointError as error:
+        damage, before = f"{damage}; {error}", None
+    if before is None:
+        raise CheckpointError(
+            f"{damage}; no earlier checkpoint is left, so restore the folder from a copy, or "
+            "remove it and begin again"
         )
-    tensors = {name: load_file(folder / file) for name, file in files.items()}
-    return Checkpoint(state, tensors["last"], tensors.get("best"))
+    logger.warning(
+        "%s; continuing from the checkpoint before it, of step %d", damage, before.state["step"]
+    )
+    write_atomically(folder / INDEX, (folder / PREVIOUS).read_bytes())
+    return before
 
 
-def previous(folder: Path, resume: bool, config: TrainConfig, processes: int) -> Checkpoint | None:
+def _state(index: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run wrote into an index."""
+    ours = ("format", "files", "checksums", "checksum")
+    return {key: value for key, value in index.items() if key not in ours}
+
+
+def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | None:
     """The checkpoint in a folder, or None; it must belong to the same run.
+
+    It may have been written by another number of processes.
 
     Raises:
         ValueError: if it belongs to another run, or ``resume`` is False.
     """
-    found = load(folder)
+    found = load_or_previous(folder)
     if found is None:
         return None
+    with naming_values(folder):
+        _check_same_run(found, folder, resume, config)
+    return found
+
+
+def _check_same_run(found: Checkpoint, folder: Path, resume: bool, config: TrainConfig) -> None:
     if not resume:
         raise ValueError(
             f"folder must not hold another run, got {folder} with one of "
             f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
         )
-    if found.state["processes"] != processes:
-        raise ValueError(
-            "a run must be resumed by as many processes as began it, "
-            f"{found.state['processes']}, got {processes}; noise and batches are theirs"
-        )
     known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
     before = {k: v for k, v in found.state["config"].items() if k in known}
     _check_same_config(TrainConfig(**before), config, folder)
-    return found
+
+
+@contextmanager
+def naming_values(folder: Path | None) -> Iterator[None]:
+    """Name the folder, if its checkpoint lacks values that a run needs inside the block.
+
+    Raises:
+        CheckpointError: instead of the error of Python.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder} must hold the checkpoint of a run, got one without some of its values "
+            f"({error!r}); restore the folder from a copy"
+        ) from error
 
 
 def _check_same_config(before: TrainConfig, now: TrainConfig, folder: Path) -> None:
     free: dict[str, Any] = {"log_every": 1, "checkpoint_every": 1}
+    free |= {"accumulate": 1, "parallel": "ddp"}  # the same steps, up to rounding
     if now.schedule == "constant":  # a longer run has the same first steps
         free |= {"steps": 1, "epochs": None}
     old, new = asdict(replace(before, **free)), asdict(replace(now, **free))
@@ -118,33 +186,40 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
         module: of the same architecture as the one that was trained.
         folder: the folder of the run.
         which: "best", those of the least validation loss, or "last"; averaged, if the run kept
-            an average. Without validation there is only "last".
+            an average. Without validation there is only "last". "previous" are the last weights of
+            the checkpoint before, for folders whose files were damaged.
 
     Raises:
         FileNotFoundError: if the folder holds no checkpoint.
+        CheckpointError: if its files are missing, truncated or changed.
         ValueError: if which is unknown, or "best" where there is none.
 
     Example:
         >>> load_weights(model, "runs/wine", which="last")  # doctest: +SKIP
         1000
     """
-    checkpoint = load(Path(folder))
-    if checkpoint is None:
+    check_choice(which, "which", ("best", "last", "previous"), '"last" suits runs of any kind')
+    path = Path(folder) / (PREVIOUS if which == "previous" else INDEX)
+    if not path.exists():
         raise FileNotFoundError(
-            f"folder must hold a checkpoint, got {folder} without {INDEX}; "
+            f"folder must hold a checkpoint, got {folder} without {path.name}; "
             "pass the folder that was given to train"
         )
-    if which not in ("best", "last") or (which == "best" and checkpoint.best is None):
+    try:
+        index = read_index(path)
+        tensors = read_tensors(path.parent, index, "best" if which == "best" else "last")
+    except CheckpointError as error:
+        advice = 'try which="previous", or restore the folder from a copy'
+        raise CheckpointError(f"{error}; {advice}") from error
+    if tensors is None:
         raise ValueError(
-            f'which must be "best" (for runs with validation) or "last", got {which!r}; '
-            'try which="last"'
+            'which must be "last" for a run without validation, got "best"; try which="last"'
         )
     if which == "best":
-        module.load_state_dict(checkpoint.best or {})
-        return int(checkpoint.state["best_step"])
-    weights = {**under("module", checkpoint.last), **under("average", checkpoint.last)}
-    module.load_state_dict(weights)
-    return int(checkpoint.state["step"])
+        module.load_state_dict(tensors)
+        return int(index["best_step"])
+    module.load_state_dict({**under("module", tensors), **under("average", tensors)})
+    return int(index["step"])
 
 
 # Optimisers, whose state is tensors and numbers by parameter and name.
@@ -164,10 +239,12 @@ def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:
     """Set the state of an optimiser, but not its settings."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **numbers}.items():
-        parameter, name = key.split(".", 1)
-        state.setdefault(int(parameter), {})[name] = value
+        i, name = key.split(".", 1)
+        own = split_like(value, parameters[int(i)]) if isinstance(value, Tensor) else value
+        state.setdefault(int(i), {})[name] = own
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -186,53 +263,3 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """Tensors whose names have a prefix, without it: the inverse of `prefixed`."""
     start = f"{prefix}."
     return {k.removeprefix(start): value for k, value in tensors.items() if k.startswith(start)}
-
-
-# Files.
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    _commit(temporary, path)
-
-
-def _write_tensors(path: Path, tensors: Tensors) -> None:
-    from safetensors.torch import save_file
-
-    # Copies, since the format cannot hold tensors that share memory.
-    plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(plain, temporary)
-    _commit(temporary, path)
-
-
-def _commit(temporary: Path, path: Path) -> None:
-    """Flush a file to disk, rename it, and flush the folder."""
-    flush(temporary, os.O_RDWR)
-    os.replace(temporary, path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        flush(path.parent, os.O_RDONLY)
-
-
-def flush(path: Path, mode: int) -> None:
-    """Wait until a file or folder is on the disk."""
-    descriptor = os.open(path, mode)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _named(folder: Path) -> set[str]:
-    """Files of the current checkpoint."""
-    index = folder / INDEX
-    return set(json.loads(index.read_text("utf-8"))["files"].values()) if index.exists() else set()
-
-
-def _remove_all_but(folder: Path, named: set[str]) -> None:
-    for pattern in ("last-*.safetensors*", "best-*.safetensors*", "*.tmp"):
-        for path in folder.glob(pattern):
-            if path.name not in named:
-                path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from scorematching._checks import check_choice, check_count, check_flag, check_p
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")
+PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,17 @@ class TrainConfig:
         ema_decay: decay of an exponential moving average of the weights, which is then validated
             and returned; None keeps no average.
         validate_every: steps between validations, where there is a validation.
-        patience: stop after this many validations without a new least loss; None never stops.
+        patience: stop after this many validations without an improvement; None never stops.
+        min_improvement: what counts as an improvement, in standard errors of the difference between
+            validation losses; zero counts every new least loss, 2 leaves out most that are noise.
         checkpoint_every: steps between checkpoints.
         log_every: steps between records of the mean loss.
         drop_last: leave out the points of an epoch that do not fill a batch.
         precision: "float32" computes in the dtype of the weights; "bf16" in mixed precision.
+        accumulate: evaluate each batch in this many parts, one after the other, and add up their
+            gradients: the same step in less memory.
+        parallel: with several processes, "ddp" keeps all weights in each; "fsdp" splits weights,
+            gradients and optimiser states over them.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -50,23 +57,29 @@ class TrainConfig:
     ema_decay: float | None = None
     validate_every: int = 100
     patience: int | None = None
+    min_improvement: float = 0.0
     checkpoint_every: int = 1000
     log_every: int = 50
     drop_last: bool = True
     precision: str = "float32"
+    accumulate: int = 1
+    parallel: str = "ddp"
 
     def __post_init__(self) -> None:
         self._check_length()
         check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", "None leaves the gradient alone")
-        for name in ("batch_size", "validate_every", "checkpoint_every", "log_every"):
-            check_count(getattr(self, name), name, "it counts points or steps")
+        for name in ("batch_size", "validate_every", "checkpoint_every", "log_every", "accumulate"):
+            check_count(getattr(self, name), name, "it counts points, steps or parts")
         if self.patience is not None:
             check_count(self.patience, "patience", "None trains to the end")
+        if self.min_improvement != 0:
+            check_positive(self.min_improvement, "min_improvement", "zero counts all improvements")
         check_flag(self.drop_last, "drop_last", "True leaves out batches that are not full")
         check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
         check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')
+        check_choice(self.parallel, "parallel", PARALLEL, '"ddp" suits models that fit in memory')
         _check_decay(self.ema_decay)
 
     def _check_length(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import check_points
 from scorematching.training.config import TrainConfig
 from scorematching.training.ranks import Ranks
+from scorematching.training.streams import Stream
 
 Transform = Callable[[Any, torch.Generator], Any]
 """Makes points of a batch of data, ``(batch, generator) -> batch``, with new noise each time."""
@@ -18,10 +19,12 @@ Transform = Callable[[Any, torch.Generator], Any]
 class Batches:
     """An endless stream of batches that knows its position.
 
-    A tensor ``(N, *event)`` is shuffled anew in every epoch and cut into batches, which processes
-    share. Any other iterable yields batches itself, for each process its own, and is iterated
-    again in every epoch. A tensor is moved to the device, if it takes at most a quarter of the
-    free memory there.
+    A tensor ``(N, *event)``, or a `Stream`, is shuffled anew in every epoch and cut into batches.
+    Any other iterable yields batches itself, the same ones in every process, and is iterated again
+    in every epoch. A tensor is moved to the device, if it takes at most a quarter of the free
+    memory there.
+
+    Batches are those of all processes together; each takes its points from them later.
 
     The generator is for shuffling and for ``transform``, which is applied to every batch.
 
@@ -37,7 +40,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Tensor | Iterable[Any],
+        data: Tensor | Stream | Iterable[Any],
         config: TrainConfig,
         ranks: Ranks,
         generator: torch.Generator,
@@ -47,17 +50,20 @@ class Batches:
         self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
+        self.compared = -1
         if isinstance(data, Tensor):
             _check_tensor(data, config, ranks, transform)
+        elif isinstance(data, Stream):
+            _check_share(len(data), config, ranks)
         elif not isinstance(data, Iterable):
             raise TypeError(
-                f"data must be a tensor or an iterable of batches, got {type(data).__name__}; "
-                "convert it with torch.as_tensor"
+                "data must be a tensor, a stream or an iterable of batches, got "
+                f"{type(data).__name__}; convert it with torch.as_tensor"
             )
 
     def per_epoch(self) -> int | None:
         """Batches in an epoch; None if unknown."""
-        if not isinstance(self.data, Tensor):
+        if not isinstance(self.data, Tensor | Stream):
             return len(self.data) if isinstance(self.data, Sized) else None
         full, rest = divmod(len(self.data), self.config.batch_size)
         return full if self.config.drop_last else full + (rest > 0)
@@ -67,7 +73,9 @@ class Batches:
         while True:
             for rows in self._open():
                 self.position += 1
-                yield self.prepare(self.data[rows] if isinstance(self.data, Tensor) else rows)
+                batch = self.data[rows] if isinstance(self.data, Tensor) else rows
+                self._compare(batch)
+                yield self.prepare(batch)
             if self.position == 0:
                 raise ValueError(
                     f"data must give batches in every epoch, got none in epoch {self.epoch}; pass "
@@ -83,27 +91,56 @@ class Batches:
         # In the middle of an epoch: shuffle as at its beginning, then restore the generator.
         now = self.generator.get_state()
         self.generator.set_state(self.start)
-        rows = self._rows()
-        for _ in islice(rows, self.position):
-            continue
+        rows = self._rows(self.position)
         self.generator.set_state(now)
         return rows
 
-    def _rows(self) -> Iterator[Any]:
-        """Row numbers of this process, batch by batch; or the batches of an iterable."""
+    def _compare(self, batch: Any) -> None:
+        """Require the same batch in all processes, once in every epoch.
+
+        Raises:
+            ValueError: if they differ.
+        """
+        if self.ranks.count == 1 or self.compared == self.epoch:
+            return
+        self.compared = self.epoch
+        sums: list[Tensor] = []
+        map_tensors(lambda x: sums.append(x.detach().double().sum().cpu()), batch)
+        if sums and len(self.ranks.gather(torch.stack(sums)).unique(dim=0)) > 1:
+            raise ValueError(
+                f"data must give the same batches in all {self.ranks.count} processes, which share "
+                "their points, got batches that differ; shuffle with a generator of the same seed "
+                "in each, without a DistributedSampler"
+            )
+
+    def _rows(self, start: int = 0) -> Iterator[Any]:
+        """Row numbers, batch by batch; or the batches of an iterable; from a given one on."""
+        if isinstance(self.data, Stream):
+            return self._stream(self.data, start)
         if not isinstance(self.data, Tensor):
-            return iter(self.data)
+            return _after(iter(self.data), start)
         count, size = len(self.data), self.config.batch_size
         order = torch.randperm(count, generator=self.generator, device=self.generator.device)
-        order = self.ranks.from_main(order)
         used = count - count % size if self.config.drop_last else count
-        batches = order[:used].to(self.data.device).split(size)
-        return iter([rows[self.ranks.rank :: self.ranks.count] for rows in batches])
+        return iter(order[:used].to(self.data.device).split(size)[start:])
+
+    def _stream(self, data: Stream, start: int) -> Iterator[Any]:
+        """Batches of a stream, in an order that the generator chooses."""
+        source = self.generator
+        seed = torch.randint(2**62, (), generator=source, device=source.device).item()
+        return data.batches(self.config.batch_size, int(seed), start, self.config.drop_last)
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
         batch = to_device(batch, self.ranks.device)
         return batch if self.transform is None else self.transform(batch, self.generator)
+
+
+def _after(batches: Iterator[Any], start: int) -> Iterator[Any]:
+    """An iterator, wound forward."""
+    for _ in islice(batches, start):
+        continue
+    return batches
 
 
 def on_device(data: Tensor, device: torch.device) -> Tensor:
@@ -115,14 +152,29 @@ def on_device(data: Tensor, device: torch.device) -> Tensor:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on the device: a tensor, or tensors in tuples, lists and dictionaries."""
+    """A batch on the device."""
+    return map_tensors(lambda x: x.to(device, non_blocking=True), batch)
+
+
+def take_rows(batch: Any, rows: slice, points: int) -> Any:
+    """Some points of a batch; what does not have the points along its first axis is left whole.
+
+    Example:
+        >>> take_rows({"x": torch.arange(4), "name": "a"}, slice(1, None, 2), 4)
+        {'x': tensor([1, 3]), 'name': 'a'}
+    """
+    return map_tensors(lambda x: x[rows] if x.ndim and len(x) == points else x, batch)
+
+
+def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
+    """A function of every tensor of a batch, which may be in tuples, lists and dictionaries."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return function(batch)
     if isinstance(batch, dict):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        moved = [to_device(value, device) for value in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+        found = [map_tensors(function, value) for value in batch]
+        return type(batch)(*found) if hasattr(batch, "_fields") else type(batch)(found)
     return batch
 
 
@@ -142,14 +194,20 @@ def _check_tensor(
 ) -> None:
     if transform is None:
         check_points(data, "data")
-    if config.drop_last and len(data) < config.batch_size:
+    _check_share(len(data), config, ranks)
+
+
+def _check_share(count: int, config: TrainConfig, ranks: Ranks) -> None:
+    if config.drop_last and count < config.batch_size:
         raise ValueError(
-            f"batch_size must be at most the number of points, {len(data)}, got "
+            f"batch_size must be at most the number of points, {count}, got "
             f"{config.batch_size}; take smaller batches, or set drop_last=False"
         )
-    if ranks.count > 1 and not (config.drop_last and config.batch_size % ranks.count == 0):
+    shares, rest = ranks.count * config.accumulate, count % config.batch_size
+    smallest = config.batch_size if config.drop_last or not rest else rest
+    if smallest < shares:
         raise ValueError(
-            f"batch_size must be a multiple of the number of processes, {ranks.count}, with "
-            f"drop_last=True, got {config.batch_size} with drop_last={config.drop_last}; unequal "
-            "shares would weigh points unequally"
+            f"batch_size must leave a point for each of the {ranks.count} processes times "
+            f"{config.accumulate} parts in every batch, got one of {smallest} points; use larger "
+            "batches, or drop_last=True"
         )

@@ -5,72 +5,51 @@ by `torchrun` or `accelerate launch`. A run that was interrupted, even by ``kill
 the same digits.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_flag
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
+from scorematching.training.arguments import check_arguments, check_parts
 from scorematching.training.callbacks import Callback
-from scorematching.training.checkpoint import previous, save
+from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
+from scorematching.training.early_stopping import mean_and_error
 from scorematching.training.executors.choice import choose, preferences
+from scorematching.training.interrupts import Interruption, how_to_go_on
+from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
+from scorematching.training.lost_ranks import naming_lost_ranks
+from scorematching.training.memory import advising
+from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
-from scorematching.training.ranks import Ranks, join, source_of_noise
+from scorematching.training.ranks import join, source_of_noise
+from scorematching.training.result import TrainResult
 from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
+from scorematching.training.streams import Stream
 from scorematching.training.validation import Validation, make_validation, temporary_state
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
 
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The course of a run; the weights are in the module.
-
-    Attributes:
-        history: records every ``log_every`` steps and at every validation.
-        steps: steps taken.
-        best_step: step of the least validation loss; None without validation.
-        best_loss: that loss.
-        stopped_early: whether patience or a callback ended the run.
-        seconds: time taken, without interruptions.
-        points: points seen, over all processes and all epochs.
-        executor: name of the executor of the last step.
-
-    Example:
-        >>> TrainResult([], steps=10, seconds=2.0, points=1280).points_per_second
-        640.0
-    """
-
-    history: list[Record]
-    steps: int
-    best_step: int | None = None
-    best_loss: float | None = None
-    stopped_early: bool = False
-    seconds: float = 0.0
-    points: int = 0
-    executor: str = "eager"
-
-    @property
-    def points_per_second(self) -> float:
-        """Throughput, validation and checkpoints included."""
-        return self.points / self.seconds if self.seconds > 0 else math.nan
+logger = logging.getLogger("scorematching.training")
 
 
 def train(
     model: nn.Module | Field,
     objective: Loss,
-    data: Tensor | Iterable[Any],
+    data: Tensor | Stream | Iterable[Any],
     config: TrainConfig,
     *,
     validation: Validation | None = None,
@@ -92,7 +71,7 @@ def train(
     Args:
         model: an `nn.Module` (a log-density), or a `Field` around one.
         objective: an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``.
-        data: a tensor ``(N, *event)``, or an iterable of batches.
+        data: a tensor ``(N, *event)``, a `Stream` of a file, or an iterable of batches.
         config: the settings that are numbers.
         validation: held-out points ``(N, *event)``, or a function of the model.
         validation_objective: for held-out points; None takes the training objective.
@@ -117,13 +96,13 @@ def train(
         >>> train(density, SlicedScoreMatchingVR(), x, config).steps
         20
     """
-    _check_arguments(config, folder, resume, generator, progress)
-    _check_parts(config, validation, validation_objective, callbacks)
-    ranks = join(next(module_of(model).parameters()).device)
+    check_arguments(config, folder, resume, generator, progress)
+    check_parts(config, validation, validation_objective, callbacks)
+    ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
-    state = TrainState(losses.module, _make_step(losses, optimizer, config, ranks), batches)
+    state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
@@ -134,7 +113,7 @@ class _Run:
     def __init__(
         self,
         state: TrainState,
-        validation: Callable[[], float] | None,
+        validation: Callable[[], Tensor] | None,
         losses: LossModule,
         executor: str | Sequence[str],
         folder: str | Path | None,
@@ -144,28 +123,37 @@ class _Run:
         self.validation, self.callbacks = validation, callbacks
         self.folder = None if folder is None else Path(folder)
         self.good, self.saved = snapshot(state.module), -1
-        self.log = Log(None)
-        static = isinstance(state.batches.data, Tensor) and self.config.drop_last
+        self.log, self.interruption = Log(None), Interruption()
+        static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last
         names = preferences(executor, self.ranks.device, static, state.total)
         self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
 
     def run(self, resume: bool, progress: bool) -> TrainResult:
         """Begin or continue the run, and train to the end."""
-        self.begin(resume)
-        total, step = self.state.total, self.state.step
-        with display(progress and self.ranks.is_main, total, step) as shown:
-            self.loop(shown)
+        with naming_lost_ranks(self.ranks), self.lock(), self.interruption.watched():
+            self.begin(resume)
+            total, step = self.state.total, self.state.step
+            with display(progress and self.ranks.is_main, total, step) as shown:
+                self.loop(shown)
         return self.result()
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other runs out of the folder, which is created."""
+        if self.folder is None or not self.ranks.is_main:
+            return nullcontext()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked(self.folder)
 
     def begin(self, resume: bool) -> None:
         """Restore the checkpoint in the folder, if there is one, and open the log."""
         state, found = self.state, None
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            found = previous(self.folder, resume, self.config, self.ranks.count)
+            self.ranks.wait()  # for the folder and its lock
+            found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
-            state.restore(found)
+            with naming_values(self.folder):
+                state.restore(found)
             self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
             self.log = Log(self.folder / "log.jsonl" if self.ranks.is_main else None, state.step)
@@ -186,46 +174,59 @@ class _Run:
                 shown.advance(state.step)
                 validates = self.validation is not None and state.is_due(self.config.validate_every)
                 if validates or state.is_due(self.config.log_every):
-                    record = self.record(self.validate() if validates else None)
+                    record = self.record(self.validate() if validates else (None, None))
                     shown.show(record, state.points / record.seconds)
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
+                if self.interruption.agreed(self.ranks, state.step, state.losses.every):
+                    self.interrupt()
             self.save()
-            if not is_finite(state.module):  # after the last step, too
+            if not self.ranks.all(is_finite(state.module)):  # after the last step, too
                 raise DivergedError(state.step + 1, state.losses.last_finite)
         except DivergedError as error:
             state.module.load_state_dict(self.good if state.best is None else state.best)
+            state.parallel.close()
             self.log.write("diverged", error.step, {"last_finite_loss": error.last_finite_loss})
             raise
         self.finish()
 
+    def interrupt(self) -> None:
+        """End the run after Ctrl-C, with a checkpoint and a line on how to go on."""
+        self.save()
+        self.log.write("interrupted", self.state.step)
+        message = f"interrupted after step {self.state.step} of {self.state.total}: "
+        message += how_to_go_on(self.folder)
+        if self.ranks.is_main:
+            logger.warning(message)
+        raise KeyboardInterrupt(message)
+
     def take_step(self, batch: Any) -> None:
         """One step on a batch; its loss stays on the device."""
-        loss = self.execute(batch)
+        with advising(batch):
+            loss = self.execute(batch)
         self.state.step += 1
-        self.state.points += count_points(batch) * self.ranks.count
+        self.state.points += count_points(batch)
         self.scheduler.step()
         self.state.losses.add(loss)
 
-    def validate(self) -> float:
-        """The validation loss; keeps the weights if they are the best so far."""
+    def validate(self) -> tuple[float, float | None]:
+        """The validation loss and its standard error; keeps the best weights."""
         state = self.state
         state.losses.read()
         fixed_noise = temporary_state(state.generator, state.validation_noise)
-        with state.averaged_weights(), fixed_noise:
-            with evaluation_mode(state.module):
-                loss = self.validation() if self.validation else math.nan
-            loss = self.ranks.from_main(torch.tensor(loss, dtype=torch.float64)).item()
-            if state.stopping.update(state.step, loss):
-                state.best = snapshot(state.module)
-        return loss
+        with state.averaged_weights(), fixed_noise, evaluation_mode(state.module):
+            losses = self.validation() if self.validation else torch.tensor(math.nan)
+        losses = self.ranks.from_main(losses.cpu())
+        if state.stopping.update(state.step, losses):
+            state.keep_best()
+        return mean_and_error(losses)
 
-    def record(self, validation: float | None) -> Record:
+    def record(self, validation: tuple[float | None, float | None]) -> Record:
         """Record the steps since the last record."""
         state = self.state
         lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
-        record = Record(state.step, state.losses.mean(), lr, state.seconds, validation)
+        record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
         self.log.write("record", record.step, asdict(record))
         self.notify("on_record", record)
@@ -235,7 +236,7 @@ class _Run:
         """Keep this state in memory and on disk, if its weights are finite."""
         state = self.state
         state.losses.read()
-        if self.saved == state.step or not is_finite(state.module):
+        if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
@@ -252,6 +253,7 @@ class _Run:
             state.module.load_state_dict(state.best)
         else:
             assign(state.parameters, state.average)
+        state.parallel.close()
         self.log.write("end", state.step, {"seconds": state.seconds})
         self.notify("on_end")
 
@@ -279,15 +281,28 @@ class _Run:
         )
 
 
-def _make_step(
+def _make_state(
     losses: LossModule,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None,
-    config: TrainConfig,
-    ranks: Ranks,
-) -> Step:
-    """The step, with the optimiser over all parameters that are trained."""
-    trained = {name: p for name, p in losses.module.named_parameters() if p.requires_grad}
-    optimizer = (make_optimizer or _adam)(list(trained.values()), lr=config.lr)
+    batches: Batches,
+) -> TrainState:
+    """The state before the first step; the optimiser gets the parameters as they are split."""
+    config, ranks = batches.config, batches.ranks
+    parallel = make_parallel(losses, ranks, config.parallel)
+    optimizer = _make_optimizer(losses.module, make_optimizer, config.lr)
+    gradients = Gradients(losses)
+    if ranks.count * config.accumulate > 1:
+        gradients = SharedGradients(losses, parallel, batches)
+    step = Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return TrainState(losses.module, step, batches, parallel)
+
+
+def _make_optimizer(
+    module: nn.Module, make: Callable[..., torch.optim.Optimizer] | None, lr: float
+) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that are trained."""
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    optimizer = (make or _adam)(list(trained.values()), lr=lr)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trained.items() if id(p) not in held]
     if missing or len(held) > len(trained):
@@ -296,56 +311,9 @@ def _make_step(
             f"{len(held)} of them for {len(trained)}, without {', '.join(missing) or 'none'}; "
             "freeze parameters with requires_grad_(False)"
         )
-    gradients = Gradients(ranks.wrap(losses))
-    return Step(gradients, optimizer, losses.parts, config.max_norm, config.ema_decay)
+    return optimizer
 
 
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     """Adam; on a GPU in its fused form, which reads and writes the weights once."""
     return torch.optim.Adam(parameters, lr=lr, fused=parameters[0].is_cuda or None)
-
-
-def _check_arguments(
-    config: Any,
-    folder: str | Path | None,
-    resume: bool,
-    generator: torch.Generator | None,
-    progress: bool,
-) -> None:
-    if not isinstance(config, TrainConfig):
-        raise TypeError(
-            f"config must be a TrainConfig, got {type(config).__name__}; "
-            "try TrainConfig(steps=1000)"
-        )
-    check_flag(resume, "resume", "True continues the run in the folder")
-    check_flag(progress, "progress", "True shows a bar or lines")
-    if folder is None and resume:
-        raise ValueError(
-            "folder must be given to resume a run, got None; pass the folder of the run"
-        )
-    if folder is not None and generator is None:
-        raise ValueError(
-            "generator must be given along with a folder, got None; a run can only be resumed to "
-            "the same digits with a generator of its own"
-        )
-
-
-def _check_parts(
-    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
-) -> None:
-    if validation_objective is not None and not isinstance(validation, Tensor):
-        raise ValueError(
-            "validation_objective must come with held-out points, got "
-            f"validation={type(validation).__name__}; a function needs no objective"
-        )
-    if validation is None and config.patience is not None:
-        raise ValueError(
-            f"patience must come with a validation, got {config.patience} without; "
-            "pass validation=, held-out points for example"
-        )
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise TypeError(
-                f"callbacks must be Callback objects, got {type(callback).__name__}; derive its "
-                "class from scorematching.training.Callback"
-            )

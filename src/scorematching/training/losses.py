@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from scorematching.fields import Field, as_field
 from scorematching.objectives import Objective
+from scorematching.objectives.layerwise import SignTape
 from scorematching.training.alternating import Loss, phases_of
 
 
@@ -27,9 +28,6 @@ class LossModule(nn.Module):
         touch: give unused parameters a zero gradient.
         module: the module that is trained, where the model is another function of it; None is
             the model itself.
-
-    Attributes:
-        parts: for each phase of the objective, the parameters that it trains.
 
     Raises:
         TypeError: if the model is neither, or the objective cannot be called.
@@ -60,28 +58,49 @@ class LossModule(nn.Module):
             )
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
-        phases = phases_of(objective, self.module)
-        self.parts = [part for _, part in phases]
-        self._objectives = [loss for loss, _ in phases]
+        self._objective = objective
+        self._objectives = [loss for loss, _ in phases_of(objective, self.module)]
         self._model = lambda: model  # in a function, so that it is no second submodule
+
+    @property
+    def parts(self) -> list[list[nn.Parameter]]:
+        """For each phase of the objective, the parameters that it trains."""
+        return [part for _, part in phases_of(self._objective, self.module)]
 
     def draw(self, batch: Any, phase: int = -1) -> Any:
         """The noise of an `Objective` for a batch; None for objectives that draw their own."""
         objective = self._objectives[phase]
         return objective.draw(batch, self.generator) if isinstance(objective, Objective) else None
 
-    def forward(self, batch: Any, phase: int = -1, noise: Any = None) -> Tensor:
+    def share(self, noise: Any, batch: Any, rows: slice, phase: int = -1) -> Any:
+        """The noise of some points of a batch; None where it is drawn for them anew."""
+        objective = self._objectives[phase]
+        return None if noise is None else objective.share(noise, batch, rows)  # type: ignore[attr-defined]
+
+    def draws_while_running(self, noise: Any, phase: int = -1) -> bool:
+        """Whether the loss draws random numbers that are not in ``noise``, from `draw`."""
+        return not isinstance(self._objectives[phase], Objective) or isinstance(noise, SignTape)
+
+    def forward(
+        self,
+        batch: Any,
+        phase: int = -1,
+        noise: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """The loss of every point of a batch, ``(N,)``, in a phase.
 
         Args:
             batch: what the objective takes, mostly ``(N, *event)``.
             phase: number of the phase; that of the last is what is validated.
             noise: from `draw`; None lets the objective draw it.
+            generator: source of randomness of this call; None is that of the module.
         """
         objective: Any = self._objectives[phase]
         with self._autocast():
             if noise is None:
-                losses: Tensor = objective(self._model(), batch, generator=self.generator)
+                source = self.generator if generator is None else generator
+                losses: Tensor = objective(self._model(), batch, generator=source)
             else:
                 losses = objective.loss(as_field(self._model()), batch, noise)
         if self.touch and losses.requires_grad:
@@ -104,9 +123,9 @@ class _Touch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, losses: Tensor, *parameters: Tensor) -> Tensor:
-        """Return the losses."""
+        """Return the losses, in memory of their own."""
         ctx.save_for_backward(*parameters)
-        return losses.view_as(losses)
+        return losses.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scorematching.training.checkpoint import write_atomically
+from scorematching._files import write_atomically, writing
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Record:
         lr: learning rate of the last of them, in the first parameter group.
         seconds: time since the run began, without interruptions.
         validation: validation loss; None without a validation at this step.
+        validation_error: its standard error, where the losses of points are known.
 
     Example:
         >>> Record(step=50, loss=-1.25, lr=1e-3, seconds=0.5).validation is None
@@ -34,6 +35,7 @@ class Record:
     lr: float
     seconds: float
     validation: float | None = None
+    validation_error: float | None = None
 
 
 class Log:
@@ -62,8 +64,9 @@ class Log:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in line.items()
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(strict, allow_nan=False) + "\n")
+        text = json.dumps(strict, allow_nan=False) + "\n"
+        with writing(self.path, "free space and resume"), self.path.open("a") as file:
+            file.write(text)
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
@@ -73,10 +76,27 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
         >>> [event["loss"] for event in read_log("runs/wine/log.jsonl")  # doctest: +SKIP
         ...     if event["event"] == "record"]
         [-1.25, -1.5]
+
+    Raises:
+        ValueError: names the file and the line, if one is no event.
     """
     file = Path(path)
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return [_event(file, number, line) for number, line in enumerate(whole, 1)]
+
+
+def _event(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict) or not isinstance(event.get("step"), int):
+        raise ValueError(
+            f"{path} must hold one event per line, got something else in line {number}; remove "
+            "that line: a run resumes from its checkpoint, not from this file"
+        )
+    return event
 
 
 class Display:
@@ -166,4 +186,5 @@ def describe(record: Record, rate: float) -> str:
         'loss -1.25  12,800 points/s'
     """
     validation = "" if record.validation is None else f"  validation {record.validation:.6g}"
-    return f"loss {record.loss:.6g}{validation}  {rate:,.0f} points/s"
+    error = "" if record.validation_error is None else f" +- {record.validation_error:.2g}"
+    return f"loss {record.loss:.6g}{validation}{error}  {rate:,.0f} points/s"

@@ -53,6 +53,10 @@ class Ranks:
         gathered: Tensor = self.accelerator.gather(x[None].to(self.device))
         return gathered.to(x.device)
 
+    def all(self, flag: bool) -> bool:
+        """Whether a flag is set in all processes."""
+        return bool(self.gather(torch.tensor(float(flag))).all())
+
     def from_main(self, x: Tensor) -> Tensor:
         """The tensor of the main process, for all."""
         return self.gather(x)[0]
@@ -66,8 +70,12 @@ class Ranks:
         self.gather(torch.zeros(()))
 
 
-def join(device: torch.device) -> Ranks:
+def join(device: torch.device, parallel: str = "ddp") -> Ranks:
     """This process among those it was started with; of several GPUs, each process takes its own.
+
+    Args:
+        device: where the weights are; of its kind, each process takes its own.
+        parallel: "ddp", or "fsdp", for which `accelerate launch --use_fsdp` may be used too.
 
     Raises:
         ValueError: if the processes were joined in a way that is not supported.
@@ -79,25 +87,25 @@ def join(device: torch.device) -> Ranks:
 
     accelerator = Accelerator(cpu=device.type == "cpu")
     kind = accelerator.distributed_type.value
-    if kind not in ("MULTI_CPU", "MULTI_GPU") or accelerator.num_processes != count:
+    known = ("MULTI_CPU", "MULTI_GPU", *(("FSDP",) if parallel == "fsdp" else ()))
+    if kind not in known or accelerator.num_processes != count:
         raise ValueError(
-            f"the {count} processes must train by data parallelism, got {kind} with "
-            f"{accelerator.num_processes} of them; start them with torchrun, or with accelerate "
-            "launch --multi_gpu"
+            f'the {count} processes must train by data parallelism or by parallel="fsdp", got '
+            f"{kind} with {accelerator.num_processes} of them; start them with torchrun, or with "
+            "accelerate launch --multi_gpu"
         )
     return Ranks(accelerator.device, accelerator.process_index, count, accelerator)
 
 
 def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Generator:
-    """The given generator, or torch's default one; its state must differ between processes."""
+    """The given generator, or torch's default one, in the main process's state in all of them.
+
+    All draw the same numbers, for the whole batch, and use those of their own points.
+    """
     generator = generator_or_default(generator, ranks.device)
     check_generator(generator, ranks, "the module")
-    states = ranks.gather(generator.get_state()).flatten(1)
-    if len(states.unique(dim=0)) < ranks.count:
-        raise ValueError(
-            f"generator must differ from process to process, got equal states in {ranks.count} "
-            "processes; seed it with a number of its own in each, such as seed + rank"
-        )
+    if ranks.count > 1:
+        generator.set_state(ranks.from_main(generator.get_state()).clone())
     return generator
 
 

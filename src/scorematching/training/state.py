@@ -1,9 +1,9 @@
 """The state of a run: what callbacks see, and what a checkpoint holds."""
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,9 +20,18 @@ from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches
 from scorematching.training.early_stopping import EarlyStopping
 from scorematching.training.loss_reader import LossReader
+from scorematching.training.parallel import Parallel
 from scorematching.training.progress import Record
 from scorematching.training.step import Step
-from scorematching.training.weights import temporary_weights
+from scorematching.training.weights import (
+    is_sharded,
+    load,
+    snapshot,
+    split_like,
+    split_state,
+    temporary_weights,
+    whole,
+)
 
 
 class TrainState:
@@ -48,8 +57,9 @@ class TrainState:
         ...         print(f"{state.step} of {state.total} steps, {state.points} points")
     """
 
-    def __init__(self, module: nn.Module, step: Step, batches: Batches) -> None:
+    def __init__(self, module: nn.Module, step: Step, batches: Batches, parallel: Parallel) -> None:
         self.module, self.batches, self.config = module, batches, batches.config
+        self.parallel = parallel
         self.training_step, self.optimizer = step, step.optimizer
         self.parameters, self.average = step.parameters, step.average
         self.ranks, self.generator = batches.ranks, batches.generator
@@ -57,7 +67,9 @@ class TrainState:
         self.total = total_steps(self.config, batches.per_epoch())
         self.step, self.points, self.history = 0, 0, list[Record]()
         self.losses = LossReader(self.ranks, self.config.log_every)
-        self.stopping = EarlyStopping(self.config.patience)
+        self.stopping = EarlyStopping(
+            self.config.patience, min_improvement=self.config.min_improvement
+        )
         self.best: dict[str, Tensor] | None = None
         self._stopped, self._began = False, time.perf_counter()
 
@@ -85,9 +97,20 @@ class TrainState:
         finally:
             self._began += time.perf_counter() - start
 
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """The module with averaged weights inside the block; as it is where there is no average."""
-        return temporary_weights(self.parameters, self.average)
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """The module with averaged weights inside the block; as it is where there is no average.
+
+        Weights that are split over processes are whole in the block, so that the module can be
+        called; all processes must enter it.
+        """
+        with temporary_weights(self.parameters, self.average), self.parallel.whole_weights():
+            yield
+
+    def keep_best(self) -> None:
+        """Keep the averaged weights as the best so far."""
+        with temporary_weights(self.parameters, self.average):
+            self.best = snapshot(self.module)
 
     def is_due(self, every: int) -> bool:
         """Whether to do now what is done every so many steps and after the last one."""
@@ -96,7 +119,10 @@ class TrainState:
     # Checkpoints.
 
     def checkpoint(self) -> Checkpoint:
-        """Everything that is needed to continue to the same digits."""
+        """Everything that is needed to continue to the same digits, gathered from all processes.
+
+        It does not depend on how many they are, or how weights are split over them.
+        """
         generators = {
             "now": self.generator.get_state(),
             "epoch": self.batches.start,
@@ -106,9 +132,25 @@ class TrainState:
             **prefixed("module", self.module.state_dict()),
             **prefixed("average", dict(zip(self._names(), self.average))),
             **prefixed("optimizer", optimizer_tensors(self.optimizer)),
-            **prefixed("generator", {k: self.ranks.gather(v) for k, v in generators.items()}),
+            **prefixed("stopping", self._reference()),
+            **prefixed("generator", {k: v[None] for k, v in generators.items()}),
         }
-        return Checkpoint(self._numbers(), tensors, self.best)
+        best = None if self.best is None else self._gathered(self.best)
+        return Checkpoint(self._numbers(), self._gathered(tensors), best)
+
+    def _reference(self) -> dict[str, Tensor]:
+        """The validation losses that later ones are compared with, if points are compared."""
+        losses = self.stopping.reference
+        return {} if losses is None else {"reference": losses}
+
+    def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors in the main process, the parts of split ones in its memory, not a GPU's."""
+        found = {}
+        for name, tensor in tensors.items():
+            full = whole(tensor)
+            if self.ranks.is_main:
+                found[name] = full.cpu() if is_sharded(tensor) else full
+        return found
 
     def _numbers(self) -> dict[str, Any]:
         return {
@@ -131,16 +173,21 @@ class TrainState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take over the state in a checkpoint."""
-        state, tensors, self.best = checkpoint
-        self.module.load_state_dict(under("module", tensors))
+        state, tensors, best = checkpoint
+        self.best = None if best is None else split_state(best, self.module)
+        load(self.module, under("module", tensors))
         average = under("average", tensors)
         for kept, name in zip(self.average, self._names()):
-            kept.copy_(average[name])
+            kept.copy_(split_like(average[name], kept))
         restore_optimizer(self.optimizer, under("optimizer", tensors), state["optimizer"])
         self._restore_generators(under("generator", tensors))
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
-        self.stopping = EarlyStopping(
-            self.config.patience, state["best_loss"], state["best_step"], state["waited"]
+        self.stopping = replace(
+            self.stopping,
+            best_loss=state["best_loss"],
+            best_step=state["best_step"],
+            waited=state["waited"],
+            reference=tensors.get("stopping.reference"),
         )
         self.step = self.losses.step = state["step"]
         self.points, self.losses.recent = state["points"], state["recent"]
@@ -150,7 +197,7 @@ class TrainState:
 
     def _restore_generators(self, states: dict[str, Tensor]) -> None:
         # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
-        mine = {name: rows[self.ranks.rank].clone() for name, rows in states.items()}
+        mine = {name: rows[0].clone() for name, rows in states.items()}
         self.generator.set_state(mine["now"])
         self.batches.start, self.validation_noise = mine["epoch"], mine["validation"]
 

@@ -1,4 +1,4 @@
-"""The loss on held-out points."""
+"""The losses of held-out points."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,21 +8,26 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_points
+from scorematching.fields import as_field
+from scorematching.objectives import Objective
 from scorematching.training.alternating import Loss
 from scorematching.training.data import Batches
+from scorematching.training.memory import Parts
+from scorematching.training.ranks import Ranks
 
-Validation = Tensor | Callable[[Any], float]
-"""Held-out points ``(N, *event)``, or a function from the model to a loss."""
+Validation = Tensor | Callable[[Any], float | Tensor]
+"""Held-out points ``(N, *event)``, or a function from the model to a loss or to losses ``(N,)``."""
 
 _CHUNK = 1024
 
 
 def make_validation(
     model: Any, validation: Validation | None, objective: Loss, like: Batches
-) -> Callable[[], float] | None:
-    """The validation as a function without arguments; None without validation.
+) -> Callable[[], Tensor] | None:
+    """The validation as a function that returns losses, ``(N,)`` or ``()``; None without.
 
     Held-out points are treated like the batches of training: their device, transform and generator.
+    Processes that train together share them.
     """
     if validation is None:
         return None
@@ -32,16 +37,37 @@ def make_validation(
                 "validation must be held-out points or a function of the model, got "
                 f"{type(validation).__name__}; pass a tensor"
             )
-        return lambda: float(validation(model))
+        return lambda: torch.as_tensor(validation(model), dtype=torch.float64).detach()
     if like.transform is None:
         check_points(validation, "validation")
-    batches = validation.to(like.ranks.device).split(_CHUNK)
+    x = validation.to(like.ranks.device)
 
-    def mean_loss() -> float:
-        losses = [objective(model, like.prepare(x), generator=like.generator) for x in batches]
-        return torch.cat(losses).double().mean().item()
+    def losses(part: Tensor) -> Tensor:
+        return _losses(model, objective, like.prepare(part), like)
 
-    return mean_loss
+    if like.ranks.count > 1:  # all processes must have the same parts
+        return lambda: torch.cat([losses(part) for part in x.split(_CHUNK)]).double()
+    parts = Parts(losses, like.generator, _CHUNK)
+    return lambda: parts(x).double()
+
+
+def _losses(model: Any, objective: Loss, x: Any, like: Batches) -> Tensor:
+    """The losses of a batch, of which each process evaluates its own points if it can."""
+    ranks = like.ranks
+    if ranks.count == 1 or not isinstance(objective, Objective) or len(x) < ranks.count:
+        return objective(model, x, generator=like.generator)
+    noise, rows = objective.draw(x, like.generator), slice(ranks.rank, None, ranks.count)
+    mine = objective.share(noise, x, rows)
+    if mine is None and noise is not None:  # drawn while the loss is evaluated
+        return objective.loss(as_field(model), x, noise)
+    return _joined(objective.loss(as_field(model), x[rows], mine), len(x), ranks)
+
+
+def _joined(mine: Tensor, count: int, ranks: Ranks) -> Tensor:
+    """The losses of all points in their order, from those that each process evaluated."""
+    padded = mine.new_zeros(-(-count // ranks.count))
+    padded[: len(mine)] = mine
+    return ranks.gather(padded).T.flatten()[:count]
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""The weights of a module: copied, replaced for a while, checked."""
+"""The weights of a module: copied, replaced for a while, checked, split over processes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,20 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
+def load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy whole weights and buffers into a module, whose weights may be split."""
+    module.load_state_dict(split_state(state, module))
+
+
+def split_state(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers split like those of a module."""
+    own = module.state_dict()
+    return {name: split_like(value, own.get(name)) for name, value in state.items()}
+
+
 def is_finite(module: nn.Module) -> bool:
-    """Whether all weights and buffers are finite."""
-    values = [v for v in module.state_dict().values() if v.is_floating_point()]
+    """Whether all weights and buffers that this process holds are finite."""
+    values = [local(v) for v in module.state_dict().values() if v.is_floating_point()]
     return bool(torch.stack([v.isfinite().all() for v in values]).all())
 
 
@@ -49,3 +61,37 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for m, training in modes:
             m.training = training
+
+
+# Tensors, sharded or not.
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is split over processes."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole of a tensor; all processes must call this where it is split."""
+    full: Tensor = tensor.detach().full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
+def local(tensor: Any) -> Tensor:
+    """The part of a tensor that this process holds."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return part
+
+
+def split_like(value: Tensor, other: Any) -> Tensor:
+    """A whole tensor split like another one, if that is split and of the same shape.
+
+    All processes must call this. The parts are those of the main process's tensor.
+    """
+    if not is_sharded(other) or is_sharded(value) or value.shape != other.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    moved = value.to(other.device, other.dtype)
+    split: Tensor = distribute_tensor(moved, other.device_mesh, other.placements)
+    return split

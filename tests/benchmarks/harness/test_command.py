@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import estimators
 from benchmarks.density import __main__ as density
-from benchmarks.harness.command import command_line
+from benchmarks.harness.command import OutputError, checked, command_line, run_command
 from benchmarks.harness.provenance import ROOT
 from benchmarks.objectives import run
 
@@ -47,3 +47,48 @@ def test_the_program_explains_itself() -> None:
     assert shown.returncode == 0 and "python -m benchmarks.objectives --rounds 20" in shown.stdout
     wrong = start("--roundz", "2")
     assert wrong.returncode == 2 and "No such option: --roundz" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "path"),
+    [
+        ("output", "/proc/results.json"),
+        ("output", "{file}/results.json"),
+        ("output", "{folder}.json"),
+        ("docs", "/proc/nowhere"),
+        ("docs", "{file}"),
+    ],
+)
+def test_an_unwritable_output_is_noticed_before_measuring(
+    option: str, path: str, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.touch()
+    folder.with_suffix(".json").mkdir()
+    measured = []
+    given = {option: Path(path.format(file=file, folder=folder))}
+    with pytest.raises(OutputError, match=f"--{option} must be"):
+        checked(lambda **options: measured.append(options))(**given)
+    assert not measured
+
+
+def test_a_writable_output_is_left_as_it_was(tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text("{}")
+    for path in (old, tmp_path / "new" / "deep" / "results.json"):
+        assert checked(lambda output: output)(output=path) == path
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"] and old.read_text() == "{}"
+
+
+def test_ctrl_c_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure() -> None:
+        """Measure nothing."""
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["measure"])
+    with pytest.raises(SystemExit) as leaving:
+        run_command(measure, "measure")
+    assert leaving.value.code == 130
+    assert "interrupted; no results were written" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from scorematching._checks import check_count
+from scorematching._memory import in_chunks
 from scorematching.datasets import Compose, Dequantise, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution
 from scorematching.estimators.base import Array, ScoreEstimator, to_array
@@ -179,12 +180,18 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return bracket(self.density_.tilt_at, self.density_.base, samples, generator)
 
     def score_samples(
-        self, X: ArrayLike, *, normalised: bool = True, return_error: bool = False
+        self,
+        X: ArrayLike,
+        max_memory: int | None = None,
+        *,
+        normalised: bool = True,
+        return_error: bool = False,
     ) -> Any:
         """The estimated log-density at points, ``(N, D) -> (N,)``.
 
         Args:
             X: points ``(N, D)``.
+            max_memory: bytes that may be taken beside estimator, points and result.
             normalised: subtract `log_z_`; False always works, and ranks rows just as well.
             return_error: return standard errors, too.
 
@@ -197,35 +204,36 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ValueError: if the points have another dimension than those of `fit`, some are not
                 finite, or log Z is not known well enough.
         """
-        values = self.unnormalised_log_density(X)
+        values = self.unnormalised_log_density(X, max_memory)
         if normalised:
             self._check_normaliser()
             values = values - self.log_z_
         errors = np.full(len(values), self.log_z_standard_error_ if normalised else 0.0)
         return (values, errors) if return_error else values
 
-    def unnormalised_log_density(self, X: ArrayLike) -> Array:
+    def unnormalised_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
         """``log q0 + a t`` at points, in the units of X, ``(N, D) -> (N,)``; needs no log Z."""
         s, log_det = self._standardised(X)
         with torch.no_grad():
-            values = [self.density_(part) for part in s.split(_BATCH_SIZE)]
-        return to_array(torch.cat(values) + self._normaliser().log_z + log_det)
+            values = in_chunks(self.density_, [s], _BATCH_SIZE, max_memory)
+        return to_array(values + self._normaliser().log_z + log_det)
 
-    def grad_log_density(self, X: ArrayLike) -> Array:
+    def grad_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
         """The gradient of the log-density at points, ``(N, D) -> (N, D)``.
 
         It is zero in columns that were set aside.
         """
         s, _ = self._standardised(X)
-        scores = torch.cat([self.density_.score(part) for part in s.split(_BATCH_SIZE)])
+        scores = in_chunks(self.density_.score, [s], _BATCH_SIZE, max_memory)
         return to_array(self.table_.widen(scores / self.scaling_.std))
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> float:
         """Minus the score-matching loss of held-out points, in the whitened space.
 
         Args:
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
+            max_memory: bytes that may be taken beside estimator and points.
 
         Returns:
             ``-mean(tr grad^2 f + 0.5 |grad f|^2)`` of ``f = log p`` at the whitened points; larger
@@ -236,7 +244,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         """
         s, _ = self._standardised(X)
         density = Transformed(self.density_, Inverse(self._whiten))
-        losses = held_out_losses(density, self._whiten(s))
+        losses = held_out_losses(density, self._whiten(s), max_memory)
         self._check_losses(losses)
         return -losses.mean().item()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from scorematching._memory import in_chunks
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.flow import Flow
 from scorematching.estimators.density.bases.given import Given
@@ -13,7 +16,7 @@ from scorematching.evaluation import score_matching_losses
 _STEP, _BATCH_SIZE = 0.05, 512
 
 
-def held_out_losses(density: Distribution, z: Tensor) -> Tensor:
+def held_out_losses(density: Distribution, z: Tensor, max_memory: int | None = None) -> Tensor:
     """``tr grad s + 0.5 |s|^2`` at points, ``(N,)``.
 
     Exact for smooth densities. The score of a spline flow jumps at its knots, where an exact
@@ -23,6 +26,7 @@ def held_out_losses(density: Distribution, z: Tensor) -> Tensor:
     Args:
         density: of whitened points.
         z: whitened points ``(N, D)``.
+        max_memory: bytes that may be taken beside density, points and result.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -30,8 +34,8 @@ def held_out_losses(density: Distribution, z: Tensor) -> Tensor:
         3.5
     """
     if not has_part(density, (Flow, Given)):
-        return score_matching_losses(density, z)
-    return torch.cat([_by_differences(density, part) for part in z.split(_BATCH_SIZE)])
+        return score_matching_losses(density, z, max_memory=max_memory)
+    return in_chunks(partial(_by_differences, density), [z], _BATCH_SIZE, max_memory)
 
 
 def _by_differences(density: Distribution, z: Tensor) -> Tensor:

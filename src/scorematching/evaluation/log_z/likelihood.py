@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_points
+from scorematching._memory import in_chunks
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.importance import LogZEstimate, check_effective
 from scorematching.evaluation.log_z.weights import log_densities
@@ -48,6 +50,7 @@ def log_likelihood(
     log_z: LogZEstimate,
     min_effective: float | None = None,
     batch_size: int = _BATCH_SIZE,
+    max_memory: int | None = None,
 ) -> LogLikelihood:
     """Mean log-likelihood of points under an unnormalised log-density, ``mean f(x) - log Z``.
 
@@ -57,7 +60,8 @@ def log_likelihood(
         log_z: its normalising constant, estimated.
         min_effective: least effective sample size of log Z; None is 100, or a thousandth of its
             samples if that is larger.
-        batch_size: points evaluated at a time.
+        batch_size: most points evaluated at a time.
+        max_memory: bytes that may be taken beside model and points, which is measured.
 
     Raises:
         ValueError: the effective sample size of log Z is too small.
@@ -76,7 +80,7 @@ def log_likelihood(
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
     check_effective(log_z, min_effective)
     with torch.no_grad():
-        values = torch.cat([log_densities(log_density, batch) for batch in x.split(batch_size)])
+        values = in_chunks(partial(log_densities, log_density), [x], batch_size, max_memory)
     points = Estimate.of(values)
     return LogLikelihood(
         mean=points.mean - log_z.log_z,

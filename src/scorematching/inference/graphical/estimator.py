@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from scorematching._checks import check_count, check_flag, check_positive, is_number
+from scorematching._memory import in_chunks
 from scorematching.estimators.base import LogDensityMixin, ScoreEstimator, to_array
 from scorematching.fields import VectorField
 from scorematching.inference.graphical.calibration import loss_scale
@@ -124,7 +125,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> float:
         """Minus the score-matching loss of held-out points, with the weight h for positive kinds.
 
         Larger is better. Columns are scaled as in `fit`, so that values of fits to different data
@@ -133,6 +134,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         Args:
             X: points ``(N, D)`` that the model was not fitted to.
             y: ignored.
+            max_memory: bytes that may be taken beside model and points, which is measured.
 
         Returns:
             The mean over the points.
@@ -144,8 +146,13 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         """
         z = self._queries(X) / self._scales
         check_domain(z, self._kind, self.kind)
-        held_out = Quadratic.of(z, self._kind, Weight(self.weight, self.cut))
-        return -held_out.loss(self._scaled_precision, self._scaled_eta)
+
+        def mean_loss(part: Tensor) -> Tensor:
+            held_out = Quadratic.of(part, self._kind, Weight(self.weight, self.cut))
+            loss = held_out.loss(self._scaled_precision, self._scaled_eta)
+            return torch.full((len(part),), loss, dtype=torch.float64)
+
+        return -in_chunks(mean_loss, [z], len(z), max_memory).mean().item()
 
     def _fit(self, x: Tensor) -> None:
         self._check_arguments(x)

@@ -15,6 +15,7 @@ from scorematching.training.executors.captured import Captured, make_capturable
 from scorematching.training.executors.compiled import CompiledGradients
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
+from scorematching.training.sharing import SharedGradients
 from scorematching.training.step import Step
 
 logger = logging.getLogger("scorematching.training")
@@ -68,7 +69,7 @@ def choose(
     Raises:
         ValueError: if none can.
     """
-    reasons = {name: _obstacle(name, step.optimizer, ranks) for name in names}
+    reasons = {name: _obstacle(name, step, ranks) for name in names}
     possible = [name for name in names if not reasons[name]]
     for name in set(names) - set(possible):
         logger.info('executor "%s" is not used: %s', name, reasons[name])
@@ -142,16 +143,16 @@ def _make(step: Step, losses: LossModule, name: str) -> Any:
     return Captured(step, losses.generator) if "captured" in name else step
 
 
-def _obstacle(name: str, optimizer: torch.optim.Optimizer, ranks: Ranks) -> str:
+def _obstacle(name: str, step: Step, ranks: Ranks) -> str:
     """Why an executor cannot be used; empty if it can."""
     if name == "eager":
         return ""
-    if ranks.count > 1:
-        return f"needs a single process, got {ranks.count}"
+    if isinstance(step.gradients, SharedGradients):
+        return f"needs a single process and accumulate=1, got {ranks.count} processes"
     if name == "compiled":
         return ""
     if ranks.device.type != "cuda":
         return f"needs a CUDA device, got {ranks.device}"
-    if not all("capturable" in group for group in optimizer.param_groups):
-        return f"needs a capturable optimiser such as Adam, got {type(optimizer).__name__}"
+    if not all("capturable" in group for group in step.optimizer.param_groups):
+        return f"needs a capturable optimiser such as Adam, got {type(step.optimizer).__name__}"
     return ""

@@ -1,0 +1,107 @@
+"""Files: replaced atomically, compared by checksum, tried before work is spent on them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file atomically."""
+    temporary = temporary_name(path)
+    try:
+        temporary.write_bytes(content)
+        commit(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside a file, of this process; such files of killed processes end in ``.tmp``."""
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Flush a file to disk, rename it, and flush the folder."""
+    flush(temporary, os.O_RDWR)
+    os.replace(temporary, path)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        flush(path.parent, os.O_RDONLY)
+
+
+def flush(path: Path, mode: int) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, mode)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> str:
+    """The sha256 of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_writable(path: Path, name: str, folder: bool = False) -> None:
+    """Require that a file, or a folder with its files, can be written; leaves nothing behind.
+
+    A temporary file is created in the nearest folder that exists, which also finds read-only
+    file systems, where permissions alone say nothing to the superuser.
+
+    Args:
+        path: what will be written.
+        name: of the argument, for the message.
+        folder: it will be a folder.
+
+    Raises:
+        OSError: names the path and the reason.
+    """
+    if path.is_dir() != folder and path.exists():
+        kind, other = ("folder", "file") if folder else ("file", "folder")
+        raise OSError(f"{name} must be a {kind}, got {path}, which is a {other}; choose another")
+    where = path if folder else path.parent
+    nearest = next(parent for parent in (where, *where.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+        if path.exists() and not folder:
+            os.close(os.open(path, os.O_WRONLY))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            f"{name} must be a place where files can be written, got {path} ({reason}); "
+            "choose another"
+        ) from error
+
+
+@contextlib.contextmanager
+def writing(path: Path, advice: str) -> Iterator[None]:
+    """Name the file and what to do, if writing it inside the block fails.
+
+    Raises:
+        OSError: of the same kind as the error it replaces; that of safetensors included.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        number = getattr(error, "errno", None) or errno.EIO
+        raise OSError(number, f"{path} could not be written ({reason}); {advice}") from error
+
+
+def own_checksum(document: Mapping[str, Any]) -> str:
+    """The sha256 of a JSON object without its entry "checksum"."""
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,97 @@
+"""One process in a folder at a time.
+
+The lock is the operating system's (``flock``), on a file in the folder that also says who holds it.
+The system releases it when the process ends, however it ends, so a killed process holds no lock,
+whatever its file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from scorematching.errors import FolderInUseError
+
+if sys.platform != "win32":
+    import fcntl
+
+logger = logging.getLogger("scorematching.training")
+
+LOCK = "train.lock"
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """Hold the lock of a folder inside the block; its file is removed at the end.
+
+    Args:
+        folder: which exists.
+        name: of the file, for locks of several kinds in one folder.
+
+    Raises:
+        FolderInUseError: another process holds it; the message names that process.
+    """
+    path = folder / name
+    descriptor = _acquire(path)
+    if descriptor is None:
+        yield
+        return
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held, so that nobody loses a newer one
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> int | None:
+    """The locked file; None where the system has no locks."""
+    if sys.platform == "win32":
+        return None
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FolderInUseError(_in_use(path)) from None
+        except OSError as error:
+            os.close(descriptor)
+            logger.warning("%s is not locked, its file system has no locks: %s", path, error)
+            return None
+        if _is_file(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # its last holder has removed it meanwhile
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _myself() -> dict[str, str | int]:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"process": os.getpid(), "host": socket.gethostname(), "since": now}
+
+
+def _in_use(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        who = "process {process} on {host} since {since}".format(**holder)
+    except (OSError, ValueError, KeyError, TypeError):  # it is being written
+        who = "another process"
+    return (
+        f"folder must be used by one process at a time, got {path.parent}, which {who} uses; "
+        "wait for it, end it, or choose another folder"
+    )
