@@ -10,10 +10,10 @@ ZOO := .venv-zoo
 # One torch thread per test worker: more would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help venv demo test doctest check lint format types zoo clean
+.PHONY: help venv demo test doctest check lint format types docs gallery zoo reliability release-check clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED)  ## Create .venv with the package and its tools (once)
 
@@ -45,9 +45,22 @@ format: venv  ## Fix what can be fixed of style and formatting
 types: venv  ## Check types
 	$(BIN)/mypy
 
+docs: venv  ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+gallery: venv  ## Draw the pictures of the gallery again
+	OMP_NUM_THREADS=1 $(BIN)/python examples/gallery
+
+release-check:  ## Build wheel and sdist, install them in a fresh environment, use them there
+	$(PYTHON) tests/release.py
+
 zoo: $(ZOO)/.installed  ## Try third-party models and all of torch's operations (half an hour)
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.zoo --page docs/supported-models.md
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.opinfo
+
+reliability: venv  ## Kill, damage and mistype everything; write the counts (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability \
+		--json tests/reliability/counts.json --page docs/reliability.md
 
 $(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
 	@echo "Installing into $(ZOO) (some minutes the first time) ..."
@@ -57,6 +70,6 @@ $(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
 	@touch $@
 
 clean:  ## Remove the environment, caches and outputs
-	rm -rf $(VENV) $(ZOO) build dist demo-output src/*.egg-info
+	rm -rf $(VENV) $(ZOO) build dist site demo-output src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests reproduction benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

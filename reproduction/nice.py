@@ -23,6 +23,8 @@ from scorematching.errors import DivergedError
 from scorematching.evaluation import Estimate, score_matching_losses
 from scorematching.models import NICE
 from scorematching.objectives import parzen_sigma
+from scorematching.plot.canvas import shared_legend, tidy
+from scorematching.plot.palette import style
 from scorematching.training import TrainConfig, read_log, train
 
 
@@ -228,11 +230,16 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
         for run in runs:
             curve = run.metrics["valid_sm_by_epoch"]
             if run.variant.startswith(f"{recipe}/") and curve:
-                axis.plot(*zip(*curve), label=run.variant.split("/")[1])
+                name = run.variant.split("/")[1]
+                look = style(name)
+                line = {"color": look.color, "linestyle": look.linestyle}
+                marker = look.marker if len(curve) == 1 else ""
+                axis.plot(*zip(*curve), label=name, marker=marker, **line)
         axis.set(title=f"{recipe} recipe", xlabel="epoch", ylabel="validation SM loss")
         axis.set_yscale("symlog", linthresh=1000)
         axis.set_yticks([tick for tick in axis.get_yticks() if tick == 0 or abs(tick) >= 1000])
-        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        tidy(axis)
+    shared_legend(figure, columns=9)
     path = folder / "table-nice.png"
     figure.savefig(path, dpi=150)
     return [path]

@@ -26,6 +26,9 @@ from scorematching.models import MLPDensity, ScoreNetwork
 from tests.tolerances import FLOAT32, IDENTITY
 
 Step = Callable[[Tensor], Tensor]
+COMPILER_WARNINGS = pytest.mark.filterwarnings("ignore")
+"""The compiler warns of its own deprecated parts."""
+
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -297,7 +300,7 @@ def test_smoothness_is_checked_before_compilation() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@COMPILER_WARNINGS
 @pytest.mark.parametrize("objective", OBJECTIVES[:1], ids=lambda o: type(o).__name__)
 def test_compiled_step(objective: Objective) -> None:
     check_compiled(objective, FLOAT32, torch.float32)
@@ -339,6 +342,7 @@ def test_captured_equals_eager(options: dict[str, float]) -> None:
 
 @pytest.mark.gpu
 @GPU
+@COMPILER_WARNINGS
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_compiled_and_captured_equals_eager(objective: Objective) -> None:
     check_compiled(objective, FLOAT32, torch.float32, "cuda", captured=True)
@@ -346,6 +350,7 @@ def test_compiled_and_captured_equals_eager(objective: Objective) -> None:
 
 @pytest.mark.gpu
 @GPU
+@COMPILER_WARNINGS
 def test_compiled_and_captured_at_a_new_learning_rate_and_another_shape() -> None:
     xs, rates = batches(9, device="cuda"), [0.01] * 5 + [0.1] * 2 + [0.01] * 2
     ours, theirs = density("cuda"), density("cuda")

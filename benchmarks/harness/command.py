@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from scorematching._files import check_writable
-from scorematching.cli import INTERRUPTED
+from scorematching.cli.app import INTERRUPTED
 
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Few small cases, in seconds.")]

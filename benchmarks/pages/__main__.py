@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,14 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     objectives,
+    readme,
     streaming,
 )
 
+NICE = Path(__file__).parents[2] / "docs" / "reproduction" / "table-nice" / "results.json"
+
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
-Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
+Docs = Annotated[Path, typer.Option(help="Folder of the pages; README.md is beside it.")]
 
 
 def write_pages(
@@ -41,10 +45,19 @@ def write_pages(
         local_curvature.write(read("local_curvature"), docs),
         ksd.write(read("ksd"), docs),
         graphs.write(read("graphs"), docs),
+        readme.write(docs.parent / "README.md", readme_tables(read)),
         streaming.write(read("streaming"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages
+
+
+def readme_tables(read: Callable[[str], dict[str, Any]]) -> dict[str, str]:
+    """The tables of README.md by name, from what ``read`` returns for a name."""
+    runs = json.loads(NICE.read_text())
+    nice = runs["runs"] if isinstance(runs, dict) else runs
+    trust = readme.trust(read("coverage"), read("ksd"), read("density"), nice)
+    return {"speed": readme.speed(read("cpu")), "trust": trust}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.pages.parts import made_with, pyplot, save
+from scorematching.plot.palette import style
 
 INTRODUCTION = """# Do the intervals cover?
 
@@ -141,7 +142,11 @@ def draw(document: dict[str, Any], path: Path) -> None:
         for i, label in enumerate(labels):
             own = [r for r in document["rows"] if (r["model"], r["objective"]) == (name, label)]
             axis.plot(
-                [100 * r["coverage"] for r in own], [i] * len(own), "o", color="C0", alpha=0.6
+                [100 * r["coverage"] for r in own],
+                [i] * len(own),
+                "o",
+                color=style("SM").color,
+                alpha=0.6,
             )
         axis.set_title(name)
         axis.set_xlabel("coverage of 95% intervals (%)")

@@ -9,21 +9,10 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.pages.parts import made_with, pyplot, save
+from scorematching.plot.canvas import shared_legend
+from scorematching.plot.palette import style
 
 Row = dict[str, Any]
-
-COLOURS = {
-    "KDE": ("#888888", "s", ":"),
-    "Stein": ("#d1601c", "^", "-"),
-    "Stein, tuned": ("#d1601c", "^", "--"),
-    "spectral": ("#7b52ab", "v", "-"),
-    "spectral, tuned": ("#7b52ab", "v", "--"),
-    "KEF": ("#1f6fb2", "o", "-"),
-    "KEF, tuned": ("#1f6fb2", "o", "--"),
-    "KEF, nu-method": ("#5ab4d6", "D", "-"),
-    "sliced": ("#2e8b57", "P", "-"),
-}
-"""Colour, marker and line of each estimator; others are grey."""
 
 INTRO = """\
 # Score estimators
@@ -33,11 +22,17 @@ functions on tensors, for many sets of samples at once (as implicit models need)
 scikit-learn estimators.
 
 ```python
-from scorematching.estimators import SpectralScoreEstimator
+import torch
+
+from scorematching.estimators import SpectralScoreEstimator, SteinScoreEstimator
 from scorematching.kernels import fit_spectral
 
+g = torch.Generator().manual_seed(0)
+X, X_new = torch.randn(2, 100, 8, generator=g).numpy()
+samples, x = torch.randn(16, 100, 8, generator=g), torch.randn(16, 5, 8, generator=g)
+
 SpectralScoreEstimator().fit(X).grad_log_density(X_new)  # arrays (N, D)
-fitted = fit_spectral(samples)  # tensors (128, 100, 8): 128 sets at once
+fitted = fit_spectral(samples)  # 16 sets of samples at once
 fitted.at_samples()  # scores at the samples
 fitted.score(x)  # scores at other points
 ```
@@ -48,7 +43,7 @@ without knowing the truth:
 ```python
 from sklearn.model_selection import GridSearchCV
 
-GridSearchCV(SteinScoreEstimator(), {"bandwidth": [0.5, 1, 2], "eta": [1e-3, 1e-2, 0.1]}).fit(X)
+GridSearchCV(SteinScoreEstimator(), {"eta": [1e-3, 1e-2, 0.1]}, cv=3).fit(X)
 ```
 
 ## Which one
@@ -210,7 +205,9 @@ def _plot_errors(rows: list[Row], path: Path) -> None:
     laws, dims = _values(rows, "law"), sorted({row["dim"] for row in rows})
     plt = pyplot()
     shape = (3.1 * len(laws), 2.5 * len(dims) + 0.7)
-    figure, grid = plt.subplots(len(dims), len(laws), figsize=shape, squeeze=False, sharex=True)
+    figure, grid = plt.subplots(
+        len(dims), len(laws), figsize=shape, squeeze=False, sharex=True, layout="constrained"
+    )
     for i, dim in enumerate(dims):
         for j, law in enumerate(laws):
             axes = grid[i][j]
@@ -220,19 +217,16 @@ def _plot_errors(rows: list[Row], path: Path) -> None:
                 axes.set_ylabel("relative Fisher div.", fontsize=8)
             if i == len(dims) - 1:
                 axes.set_xlabel("N", fontsize=8)
-    _legend(figure, grid[0][0], shape[1])
+    shared_legend(figure, columns=9)
     save(figure, path, dpi=140)
 
 
 def _panel(axes: Any, rows: list[Row]) -> None:
     nums = sorted({row["num"] for row in rows})
     for name in _values(rows, "estimator"):
-        colour, marker, line = COLOURS.get(name, ("#bbbbbb", ".", "-"))
         pairs = [_mean(rows, "relative", estimator=name, num=num) for num in nums]
         mean, error = [p[0] for p in pairs], [p[1] for p in pairs]
-        axes.errorbar(
-            nums, mean, error, color=colour, marker=marker, linestyle=line, markersize=4, label=name
-        )
+        axes.errorbar(nums, mean, error, label=name, **style(name).line())
     axes.axhline(1.0, color="#222222", linewidth=0.8, linestyle=":")
     axes.set(xscale="log", yscale="log", xticks=nums, ylim=(3e-3, 3.0))
     axes.set_xticklabels([str(num) for num in nums], fontsize=8)
@@ -248,7 +242,9 @@ def _plot_times(rows: list[Row], path: Path) -> None:
     largest = max(row["num"] for row in rows)
     plt = pyplot()
     shape = (3.1 * len(dims), 3.6)
-    figure, grid = plt.subplots(1, len(dims), figsize=shape, squeeze=False, sharey=True)
+    figure, grid = plt.subplots(
+        1, len(dims), figsize=shape, squeeze=False, sharey=True, layout="constrained"
+    )
     for axes, dim in zip(grid[0], dims):
         _time_panel(axes, [r for r in rows if (r["dim"], r["num"]) == (dim, largest)], laws)
         axes.set(xscale="log", yscale="log", xlabel=f"seconds to fit N = {largest}")
@@ -259,7 +255,7 @@ def _plot_times(rows: list[Row], path: Path) -> None:
         axes.grid(alpha=0.25, linewidth=0.5)
     label = "relative Fisher div.,\ngeometric mean of distributions"
     grid[0][0].set_ylabel(label, fontsize=8)
-    _legend(figure, grid[0][0], shape[1])
+    shared_legend(figure)
     save(figure, path, dpi=140)
 
 
@@ -267,18 +263,19 @@ def _time_panel(axes: Any, rows: list[Row], laws: list[str]) -> None:
     """A point for each estimator; tuned ones are hollow."""
     for name in _values(rows, "estimator"):
         mine = [row for row in rows if row["estimator"] == name]
-        colour, marker, line = COLOURS.get(name, ("#bbbbbb", ".", "-"))
+        look = style(name)
         errors = [_mean(mine, "relative", law=law)[0] for law in laws]
         height = math.exp(sum(map(math.log, errors)) / len(errors))
-        style = {"color": colour, "markerfacecolor": "white" if line == "--" else colour}
         x = _median(mine, "fit_seconds")
-        axes.plot([x], [height], marker, label=name, linestyle="none", markersize=7, **style)
-
-
-def _legend(figure: Any, axes: Any, height: float) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0.55 / height, 1, 1))
-    figure.legend(handles, labels, loc="lower center", ncols=5, frameon=False, fontsize=8)
+        axes.plot(
+            [x],
+            [height],
+            look.marker,
+            label=name,
+            markersize=7,
+            color=look.color,
+            markerfacecolor=look.face,
+        )
 
 
 def _values(rows: list[Row], key: str) -> list[Any]:

@@ -9,6 +9,11 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.pages.parts import made_with, pyplot, save
+from scorematching.plot.canvas import legend_below
+from scorematching.plot.palette import style
+
+OURS, LASSO = "GraphicalModel", "graphical lasso"
+"""The two methods, as pictures name them."""
 
 INTRODUCTION = """# Graphical models
 
@@ -27,11 +32,16 @@ and i and j are joined by an edge where `K_ij` is not zero.
 | `gamma` | 1/2 | 0 | x > 0 | gamma graphical model (`eta' log x`) |
 
 ```python
+import matplotlib.pyplot as plt
+from sklearn.datasets import load_wine
+
 import scorematching as sm
 
+X = load_wine().data  # 178 wines, 13 measurements, all of them positive
 model = sm.inference.GraphicalModel(kind="truncated").fit(X)
 model.graph_  # (D, D), booleans
 model.precision_  # K
+axes = plt.subplots()[1]
 model.path_.plot(axes)  # entries of K against the penalty, on axes of matplotlib
 ```
 
@@ -137,13 +147,15 @@ def draw(document: dict[str, Any], path: Path) -> None:
     _draw_auc(left, document)
     points = [n for _, n in document["growth"]]
     cells = [_of(document, "truncated", dim, n) for dim, n in document["growth"]]
-    for key, label in (("error", "GraphicalModel"), ("error_lasso", "graphical lasso")):
-        middle.plot(points, [median(mine, key) for mine in cells], marker="o", label=label)
+    for key, label in (("error", OURS), ("error_lasso", LASSO)):
+        middle.plot(
+            points, [median(mine, key) for mine in cells], label=label, **style(label).line()
+        )
     middle.set(xscale="log", yscale="log", xlabel="points", ylabel="relative error of K")
     middle.set_xticks(points, [str(n) for n in points], minor=False)
     middle.minorticks_off()
     middle.set_title("truncated data", fontsize=10)
-    middle.legend(fontsize=8)
+    legend_below(middle)
     _draw_path(right, document["path"])
     save(figure, path, dpi=130)
 
@@ -153,9 +165,10 @@ def _draw_auc(axes: Any, document: dict[str, Any]) -> None:
     for kind in ("gaussian", "truncated"):
         for dim, n in document["sizes"]:
             mine, y = _of(document, kind, dim, n), -len(labels)
-            axes.plot([row["auc"] for row in mine], [y + 0.12] * len(mine), "o", ms=3, color="C0")
-            others = [row["auc_lasso"] for row in mine]
-            axes.plot(others, [y - 0.12] * len(mine), "s", ms=3, color="C1")
+            for key, name, up in (("auc", OURS, 0.12), ("auc_lasso", LASSO, -0.12)):
+                look, values = style(name), [row[key] for row in mine]
+                heights = [y + up] * len(mine)
+                axes.plot(values, heights, look.marker, ms=3, color=look.color)
             labels.append(f"{kind}\nD={dim}, N={n}")
     axes.set_yticks([-i for i in range(len(labels))], labels, fontsize=7)
     axes.set_xlabel("AUC (circles: GraphicalModel, squares: graphical lasso)", fontsize=8)
@@ -163,8 +176,8 @@ def _draw_auc(axes: Any, document: dict[str, Any]) -> None:
 
 def _draw_path(axes: Any, path: dict[str, Any]) -> None:
     for entries, true in sorted(zip(path["entries"], path["true"]), key=lambda pair: pair[1]):
-        axes.plot(path["lambdas"], entries, color="C0" if true else "0.75", lw=0.8)
+        axes.plot(path["lambdas"], entries, color=style(OURS).color if true else "0.75", lw=0.8)
     axes.axvline(path["lambdas"][path["chosen"]], color="0.3", ls="--", lw=0.8)
     axes.set(xscale="log", xlabel="penalty", ylabel="entries of K (standardised)")
     axes.invert_xaxis()
-    axes.set_title("a path; edges of the true graph in blue", fontsize=10)
+    axes.set_title("a path; edges of the true graph in green", fontsize=10)

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from benchmarks.pages.parts import made_with, pyplot, save
+from scorematching.plot.canvas import legend_below
 
 INTRODUCTION = """# Does the model fit?
 
@@ -22,8 +23,23 @@ the points come from the model, and positive otherwise (Liu, Lee and Jordan, 201
 Strathmann and Gretton, 2016).
 
 ```python
-import scorematching as sm
+import torch
+
+from scorematching.distributions import Gaussian
 from scorematching.evaluation import Fitted, Fixed, Split, ksd_test
+
+g = torch.Generator().manual_seed(0)
+x = torch.randn(200, 2, generator=g)
+model = Gaussian(torch.zeros(2), torch.eye(2))
+
+
+def fit(x):
+    return Gaussian(x.mean(0), x.T.cov())
+
+
+def sample(model, num, generator):
+    return model.sample(num, generator)
+
 
 ksd_test(Fixed(model), x, generator=g)  # a model that does not depend on x
 ksd_test(Fitted(fit, sample), x, generator=g)  # a model fitted to x itself
@@ -146,5 +162,5 @@ def draw(document: dict[str, Any], path: Path) -> None:
     right.axhline(0.05, color="0.5", lw=0.8, ls=":")
     right.set(xlabel="amount, as written", ylabel="rejected", title="wrong models", xticks=[])
     for axes in (left, right):
-        axes.legend(fontsize=7)
+        legend_below(axes, columns=2)
     save(figure, path, dpi=130)

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages.parts import pyplot, save
+from scorematching.plot.canvas import shared_legend
+from scorematching.plot.palette import INK, style
 
-FORWARD, BACKWARD, PAIR, INK = "#d1601c", "#1f6fb2", "#2e8b57", "#222222"
-STYLES = {
-    ("ours", "SSM-VR", "balanced"): ("scorematching SSM-VR", "#2e8b57", "o", "-"),
-    ("bare", "SSM-VR", "signs"): ("double backward, x tiled", "#888888", "s", "--"),
-    ("torchebm", "SSM", "signs"): ("torchebm SSM", "#d1601c", "^", "-"),
-    ("ebmkit", "SSM-VR", "normal"): ("ebmkit SSM-VR", "#7b52ab", "v", "-"),
+FORWARD, BACKWARD, PAIR = "#d1601c", "#1f6fb2", "#2e8b57"
+LABELS = {
+    ("ours", "SSM-VR", "balanced"): "scorematching SSM-VR",
+    ("bare", "SSM-VR", "signs"): "double backward, x tiled",
+    ("torchebm", "SSM", "signs"): "torchebm SSM",
+    ("ebmkit", "SSM-VR", "normal"): "ebmkit SSM-VR",
 }
-"""Label, colour, marker and line of each curve."""
+"""Label of each curve, which decides its colour."""
 
 
 def schematic(path: Path) -> None:
@@ -53,32 +55,27 @@ def against_num(document: dict[str, Any], path: Path) -> None:
     columns = min(3, len(models))
     lines = -(-len(models) // columns)
     shape = (3.5 * columns, 2.9 * lines + 0.4)
-    figure, grid = plt.subplots(lines, columns, figsize=shape, squeeze=False)
+    figure, grid = plt.subplots(lines, columns, figsize=shape, squeeze=False, layout="constrained")
     for axes in grid.flat[len(models) :]:
         axes.axis("off")
     for axes, model in zip(grid.flat, models):
         _panel(axes, [row for row in rows if row["model"] == model])
-    handles: dict[str, Any] = {}
-    for axes in grid.flat:
-        handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels())}
-    figure.tight_layout(rect=(0, 0.3 / shape[1], 1, 1))
-    figure.legend(
-        handles.values(), handles, loc="lower center", ncols=5, frameon=False, fontsize=8.5
-    )
+    shared_legend(figure, size=8.5)
     save(figure, path, dpi=160)
 
 
 def _panel(axes: Any, rows: list[dict[str, Any]]) -> None:
     nums = sorted({row["num"] for row in rows if row["num"]})
-    for key, (label, colour, marker, line) in STYLES.items():
+    for key, label in LABELS.items():
+        look = style(label)
         mine = [r for r in rows if (r["library"], r["objective"], r["law"]) == key]
         mine.sort(key=lambda row: row["num"])
         if not mine:
             continue
         x = [row["num"] for row in mine]
         y, low, high = ([1e3 * r["seconds"][k] for r in mine] for k in ("median", "q25", "q75"))
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=label)
+        axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
+        axes.plot(x, y, label=label, **look.line())
     unit = [r for r in rows if (r["library"], r["objective"]) == ("bare", "DSM")]
     if unit:
         height = 1e3 * unit[0]["seconds"]["median"]

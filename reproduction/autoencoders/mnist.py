@@ -36,6 +36,8 @@ from reproduction.pictures import save_pairs, save_sheet
 from scorematching import datasets
 from scorematching.evaluation import Estimate, decoder_bracket, decoder_log_likelihood
 from scorematching.models import VAE, WAE, ImplicitVAE
+from scorematching.plot.canvas import shared_legend, tidy
+from scorematching.plot.palette import style
 
 AIS, PICTURES = 4, 5  # more random streams
 
@@ -249,9 +251,13 @@ def _curves(runs: Sequence[Run], folder: Path) -> Path:
             if run.variant.startswith(f"{group}/"):
                 stages = run.metrics["stages"]
                 errors = [stage["reconstruction"] for stage in stages.values()]
-                axis.plot([int(mark) for mark in stages], errors, label=run.variant.split("/")[1])
-        axis.set(title=group, xlabel="iterations", ylabel="-log p(x | z), held out")
-        axis.legend(fontsize=8)
+                name = run.variant.split("/")[1]
+                axis.plot(
+                    [int(mark) / 1000 for mark in stages], errors, label=name, **style(name).line()
+                )
+        axis.set(title=group, xlabel="thousands of iterations", ylabel="-log p(x | z), held out")
+        tidy(axis)
+    shared_legend(figure, columns=6)
     path = folder / "table-mnist-curves.png"
     figure.savefig(path, dpi=150)
     return path

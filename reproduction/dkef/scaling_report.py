@@ -11,6 +11,8 @@ import numpy as np
 
 from reproduction.experiment import Run
 from reproduction.objectives import METHODS
+from scorematching.plot.canvas import shared_legend
+from scorematching.plot.palette import style
 
 UNIT = "DSM"
 """The unit of time: this objective needs no second derivative."""
@@ -75,7 +77,7 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
                 axis.loglog(list(curve), values, label=label, **_style(name))
         left.set(xlabel="dimension D", ylabel="seconds per minibatch")
         right.set(xlabel="dimension D", ylabel="peak memory of a minibatch, MB")
-        right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        shared_legend(figure, columns=6)
         batch, processor = mine[0].config["batch_size"], mine[0].metrics["processor"]
         figure.suptitle(f"DKEF, minibatches of {batch}, {variant}: {processor}", fontsize=10)
         paths.append(folder / f"figure-scaling-{variant}.png")
@@ -87,8 +89,8 @@ def _style(name: str) -> dict[str, Any]:
     """Colour, marker and line of an objective; distinguishable where curves coincide."""
     i = METHODS.index(name)
     return {
-        "color": f"C{i}",
-        "marker": "osv^Dx"[i],
+        "color": style(name).color,
+        "marker": style(name).marker,
         "linestyle": ("-", "--", ":")[i % 3],
         "markersize": 8 - i,
         "fillstyle": "none",

@@ -10,6 +10,7 @@ from typing import Any
 from reproduction.experiment import Run
 from reproduction.objectives import METHODS
 from reproduction.report import mean_and_error
+from scorematching.plot.palette import style
 
 
 def draw_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -41,9 +42,7 @@ def _draw(axis: Any, runs: Sequence[Run], metric: str) -> None:
         mean, error = shown.get(method, (math.nan, None))
         if low <= mean <= high:
             axis.plot([i] * len(values[method]), [*values[method].values()], ".", color="0.7")
-            axis.errorbar(
-                i, mean, error or 0.0, fmt="o", capsize=4, color=f"C{METHODS.index(method)}"
-            )
+            axis.errorbar(i, mean, error or 0.0, fmt="o", capsize=4, color=style(method).color)
         elif mean > high:
             axis.text(i, 0.97, f"{mean:.2g}, off the scale", va="top", **edge)
         else:

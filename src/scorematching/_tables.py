@@ -1,5 +1,6 @@
-"""Tables as text."""
+"""Tables as text and as HTML."""
 
+import html
 from collections.abc import Iterable, Sequence
 
 
@@ -32,3 +33,18 @@ def text_table(
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def html_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> str:
+    """A table as HTML; special characters in cells are escaped.
+
+    Example:
+        >>> html_table([["a", "<1"]])
+        '<table><tr><td>a</td><td>&lt;1</td></tr></table>'
+    """
+    lines = [_html_row("th", headings)] if headings else []
+    return f"<table>{''.join([*lines, *(_html_row('td', row) for row in rows)])}</table>"
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -16,8 +16,10 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     objectives,
+    readme,
     streaming,
 )
+from benchmarks.pages.__main__ import readme_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +38,15 @@ PAGES = {
     "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
+
+
+def test_readme_has_the_numbers() -> None:
+    """If not, ``python -m benchmarks.pages`` writes them again."""
+    text = (ROOT / "README.md").read_text()
+    assert readme.fill(text, readme_tables(numbers)) == text
+    assert len(text.splitlines()) < 150
+    with pytest.raises(ValueError, match="no-such-table"):
+        readme.fill(text, {"no-such-table": ""})
 
 
 @pytest.mark.parametrize("name", PAGES)

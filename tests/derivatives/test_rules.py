@@ -317,7 +317,7 @@ def met() -> set[str]:
             tape, _ = field.model.trace(x, None, partial(Tape, len(x)))
         except (Untraceable, RuntimeError):  # test_tracing tells which ways must be traced
             continue
-        names |= {name for (name, kind), count in tape.operations.items() if count > 0}
+        names |= {name for name, _ in tape.met}
     return names
 
 

@@ -368,6 +368,16 @@ def test_callers_state_does_not_matter(guard: Callable[[], Any]) -> None:
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
 
 
+@pytest.mark.parametrize(("act", "order"), [(torch.tanh, 1), (torch.relu, -1)])
+def test_sparse_tensors_inside_a_model(act: Model, order: int) -> None:
+    """They have no storage, by which changes in place are noticed."""
+
+    def model(x: Tensor) -> Tensor:
+        return act(3.0 * x).to_sparse().to_dense().sum(-1)
+
+    assert measure(model, normal(16, 3), "log-density").order == order
+
+
 def test_errors_of_the_model_propagate() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         measure(lambda x: nn.Linear(5, 1)(x), normal(8, 3, dtype=torch.float32), "log-density")

@@ -1,4 +1,4 @@
-"""Every operation of torch: ``python -m tests.opinfo [--only PATTERN] [--json FILE]``."""
+"""Every operation of torch: ``python -m tests.opinfo [--only PATTERN] [--jobs N]``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-from torch.testing._internal.opinfo.core import OpInfo
-
 from tests.opinfo.forms import operations
-from tests.opinfo.judge import BAD, Found, examine
-
-
-def run(ops: Sequence[OpInfo]) -> list[Found]:
-    """Examine operations, printing every bad outcome as it comes."""
-    found: list[Found] = []
-    for op in ops:
-        new = examine(op)
-        for f in new:
-            if f.outcome in BAD:
-                print(f"{f.outcome:16} {f.name:36} {f.form:9} {f.note}", flush=True)
-        found += new
-    return found
+from tests.opinfo.judge import BAD, Found
+from tests.opinfo.run import run
 
 
 def counts(found: Sequence[Found]) -> str:
@@ -43,11 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 where nothing is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("--only", default="", help="regular expression for names of operations")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--all", action="store_true", help="print every outcome")
     chosen = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    found = run([op for op in operations() if re.search(chosen.only, op.name)])
+    numbers = [i for i, op in enumerate(operations()) if re.search(chosen.only, op.name)]
+    found = run(numbers, chosen.jobs)
     if chosen.all:
         for f in found:
             print(f"{f.outcome:24} {f.name:36} {f.form:9} {f.error:.0e} {f.note}")

@@ -115,6 +115,15 @@ def test_every_kind_of_model_is_drawn(kind: str) -> None:
     assert sm.plot.score_field(model, data, ax=axes()).collections
 
 
+def test_estimators_of_data_frames_get_data_frames() -> None:
+    """scikit-learn warns, here an error, where names of columns are missing."""
+    frame = pd.DataFrame(points(60, 3), columns=list("abc"))
+    estimator = sm.DensityEstimator("none", base="gaussian").fit(frame)
+    sm.plot.density(estimator, frame, ax=axes())
+    sm.plot.score_field(estimator, frame, ax=axes())
+    sm.plot.calibration(estimator, frame, axes(), num_samples=50)
+
+
 def test_score_network_has_arrows_and_no_density() -> None:
     field, x = sm.VectorField(lambda x: -x), points(60, 3)
     ax = sm.plot.score_field(field, x, ax=axes(), reach=None)
@@ -133,7 +142,10 @@ def test_arrows_stay_near_the_data() -> None:
     assert 0 < quiver.N < 19**2 and not ((far > 4) & (far < 6)).any()
 
 
-RECORDS = [Record(10 * i, 1.0 / i, 1e-3, 0.1 * i, 2.0 / i if i % 2 else None) for i in range(1, 8)]
+RECORDS = [
+    Record(10 * i, 1.0 / i, 1e-3, 0.1 * i, *((2.0 / i, 0.1 * i) if i % 2 else ()))
+    for i in range(1, 8)
+]
 
 
 def test_training_curves_are_the_records(tmp_path: Path) -> None:
@@ -141,11 +153,12 @@ def test_training_curves_are_the_records(tmp_path: Path) -> None:
     events = [{"event": "start", "step": 0}, *({"event": "record", **asdict(r)} for r in RECORDS)]
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
     for run in (TrainResult(RECORDS, 70), RECORDS, events, log, tmp_path, str(log)):
-        ax = sm.plot.training(run, axes(), validation_error=0.1)
+        ax = sm.plot.training(run, axes())
         assert ax.lines[0].get_ydata().tolist() == [r.loss for r in RECORDS]
         assert ax.lines[1].get_xdata().tolist() == [10, 30, 50, 70]
         assert ax.lines[-1].get_xdata().tolist() == [70]  # the best
-        assert len(ax.containers) == 1  # error bars
+        bars = [segment[:, 1] for segment in ax.collections[0].get_segments()]
+        np.testing.assert_allclose([high - low for low, high in bars], [0.2, 0.6, 1.0, 1.4])
 
 
 def test_first_losses_do_not_flatten_the_rest() -> None:

@@ -6,7 +6,9 @@ lines are understood or refused, and that nothing is left behind where they are 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib.util
 import inspect
 import io
@@ -14,12 +16,15 @@ import os
 import pkgutil
 import re
 import shutil
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import typer
 from hypothesis import strategies as st
@@ -120,12 +125,13 @@ def _command(
 # Command lines.
 
 KNOWN = """
-0 1 2 -1 0.5 1e-3 nan inf 0-2 0,1 3-1 0,0 4294967296 0-999999999 auto cpu cuda tpu redwine/* paper/MLE
-lr=1 lr= =1 epochs=1 nonsense=1 width=-3 true none -- - * ? [
+0 1 2 -1 0.5 1e-3 nan inf 0-2 0,1 3-1 0,0 4294967296 0-999999999 auto cpu cuda tpu redwine/*
+paper/MLE lr=1 mlp score gaussian a,b a hmc exact langevin lr= =1 epochs=1
+nonsense=1 width=-3 true none -- - * ? [
 """
 PLACES = """
-{file} {folder} {runs} {folder}/new/deep {file}/below /proc/x {folder}/new.json {table} {damaged} ~ ..
-{folder}/é
+{file} {folder} {runs} {run} {run} {run} {folder}/new/deep {file}/below /proc/x {folder}/new.json
+{folder}/new.csv {table} {table} {damaged} ~ .. {folder}/é
 """
 WORDS = st.one_of(
     st.sampled_from(KNOWN.split()),
@@ -149,7 +155,12 @@ def lines(command: Command) -> st.SearchStrategy[list[str]]:
         )
     )
     stray = st.one_of(WORDS, st.sampled_from(["--help", "--nonsense", "-x"])).map(lambda w: [w])
-    given_ = st.lists(WORDS, min_size=min(1, command.arguments), max_size=command.arguments + 1)
+    number = command.arguments
+    likely = st.sampled_from(["{run}", "{run}", "{table}", "{runs}", "5"])
+    given_ = st.one_of(
+        st.lists(WORDS, min_size=min(1, number), max_size=number + 1),
+        st.lists(likely, min_size=number, max_size=number),
+    )
     parts = st.tuples(given_, st.lists(st.one_of(named, named, named, stray), max_size=5))
     return parts.map(lambda found: [*found[0], *(word for part in found[1] for word in part)])
 
@@ -163,15 +174,17 @@ def surroundings(folder: Path) -> Iterator[dict[str, str]]:
     here = folder / "here"
     (here / "folder").mkdir(parents=True)
     (here / "file").write_text("text")
-    (here / "table.csv").write_text("a,b\n" + "1,2\n3,5\n4,4\n" * 8)
+    shutil.copytree(fitted_run().parent, here, dirs_exist_ok=True)
     (here / "damaged.csv").write_text("a,b\n1,x\n3\n")
     (here / "runs").mkdir()
     write_runs(here / "runs")
-    names = {name: str(here / name) for name in ("file", "folder", "runs")}
+    names = {name: str(here / name) for name in ("file", "folder", "runs", "run")}
     names |= {name: str(here / f"{name}.csv") for name in ("table", "damaged")}
     before = os.getcwd()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_do", _not_done)
+        patch.setattr("scorematching.cli.fit.fit_table", _not_done)
+        patch.setattr("scorematching.cli.fit.fit_family", _not_done)
         patch.setattr(run, "in_processes", lambda act, tasks, count: run._one_by_one(tasks, print))
         patch.setattr(workers, "prepare", lambda threads: None)
         patch.setenv("HOME", str(folder))
@@ -182,7 +195,24 @@ def surroundings(folder: Path) -> Iterator[dict[str, str]]:
             os.chdir(before)
 
 
-def _not_done(task: Any) -> Any:
+@functools.cache
+def fitted_run() -> Path:
+    """The folder of a small fit, beside its table; made once, and removed at the end."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    chance = np.random.default_rng(0)
+    rows = "".join(f"{a:.4f},{b:.4f}\n" for a, b in chance.normal(size=(60, 2)))
+    (folder / "table.csv").write_text("a,b\n" + rows)
+    words = ["fit", str(folder / "table.csv"), "--out", str(folder / "run"), "--model", "dkef"]
+    nowhere = io.StringIO()
+    quiet = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
+    with quiet[0], quiet[1], warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run_app(main_app, words) == 0
+    return folder / "run"
+
+
+def _not_done(*given_: Any, **options: Any) -> Any:
     raise RuntimeError("not done in this test")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.reliability.counts import Count
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds after which a call counts as one that hangs."""
 
 

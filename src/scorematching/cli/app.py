@@ -60,7 +60,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
             print(f"{app.info.name}: {message}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
     if status == INTERRUPTED:  # which is also what typer returns then
-        print(f"{app.info.name}: interrupted; the same command goes on", file=sys.stderr)
+        print(f"{app.info.name}: interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 

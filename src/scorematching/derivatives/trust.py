@@ -42,16 +42,12 @@ def answer(
     """
     findings = model.findings
     findings.uses[question.name] += 1
-    if can_read_values(x):
-        require_smooth(model, x, order=int(training), what="curvature")
-        due = verified and verification.is_due(findings.uses[question.name])
-        if due and model.route == "auto":
+    require_smooth(model, x, order=int(training), what="curvature")
+    uses = findings.uses[question.name]
+    if model.route == "auto":
+        if verified and verification.is_due(uses) and can_read_values(x):
             _verify(model, question, x, training, findings)
-        if (
-            model.route == "auto"
-            and findings.uses[question.name] == 3
-            and speed.may_be_slow(findings)
-        ):
+        elif uses == 3 and speed.may_be_slow(findings) and can_read_values(x):
             speed.choose_faster(model, question, x, arguments, findings)
     route = model.route if model.route != "auto" else findings.routes.get(question.name, "traced")
     if route == "traced":
@@ -140,13 +136,15 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
     Raises:
         SmoothnessError: with the operation at fault, where it is known.
     """
-    if not model.check_smoothness or not can_read_values(x):
+    if not model.check_smoothness:
         return
     findings = model.findings
     if findings.smoothness is None or _measures_again(findings):
+        if not can_read_values(x):
+            return
         _value(model, x)  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
-    smoothness.require(findings.smoothness, order, f"the {what} of a {model.kind}")
+    smoothness.require(findings.smoothness, order, what, model.kind)
 
 
 def _measures_again(findings: Findings) -> bool:

@@ -151,6 +151,10 @@ class Estimates:
         """A table of all estimates: text, HTML in notebooks, LaTeX by `Summary.as_latex`."""
         return Summary("Estimates", (), self._rows(alpha), 1 - alpha)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.summary().as_html()
+
     def __repr__(self) -> str:
         return str(self.summary())
 

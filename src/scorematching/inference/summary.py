@@ -6,7 +6,7 @@ import html
 import math
 from dataclasses import dataclass
 
-from scorematching._tables import text_table
+from scorematching._tables import html_table, text_table
 
 Row = tuple[str, tuple[float, ...]]
 """A name, and estimate, standard error, z, p-value, lower and upper bound."""
@@ -60,10 +60,9 @@ class Summary:
     def as_html(self) -> str:
         """The summary as an HTML fragment."""
         facts = "".join(f"<div>{html.escape(f'{a}: {b}')}</div>" for a, b in self.facts)
-        rows = [_html_row("th", self.headings), *(_html_row("td", row) for row in self.cells)]
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
         title = f"<div><b>{html.escape(self.title)}</b></div>"
-        return f"{title}{facts}<table>{''.join(rows)}</table>{notes}"
+        return f"{title}{facts}{html_table(self.cells, self.headings)}{notes}"
 
     def as_latex(self) -> str:
         """The table in LaTeX, a `tabular`."""
@@ -86,10 +85,6 @@ def _cells(numbers: tuple[float, ...]) -> list[str]:
     form = f".{max(0, 3 - size)}f" if -5 < size < 7 else ".4e"
     values = [format(value, form) for value in (estimate, error, lower, upper)]
     return [*values[:2], f"{z:.3f}", f"{p:.3f}", *values[2:]]
-
-
-def _html_row(tag: str, cells: list[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"|": "$|$", ">": "$>$", "<": "$<$", "^": r"\^{}"}

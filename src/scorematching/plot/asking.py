@@ -75,7 +75,7 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
         TypeError: if the model has no log-density.
     """
     if hasattr(model, "score_samples"):
-        return np.asarray(model.score_samples(x), dtype=np.float64)
+        return np.asarray(model.score_samples(_as_given(x, like)), dtype=np.float64)
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
         return np.asarray(model.predict(x), dtype=np.float64)
     if isinstance(model, Field) and not isinstance(model, LogDensityField):
@@ -90,11 +90,17 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
 def score_at(model: Any, x: Array, like: Any) -> Array:
     """The score of a model at points, ``(N, D) -> (N, D)``; see `log_density_at`."""
     if hasattr(model, "grad_log_density"):
-        return np.asarray(model.grad_log_density(x), dtype=np.float64)
+        return np.asarray(model.grad_log_density(_as_given(x, like)), dtype=np.float64)
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
         return np.asarray(model.predict(x, "score"), dtype=np.float64)
     field = model if isinstance(model, Field) else _field(model, "grad_log_density")
     return _evaluate(field.score, model, x, like)
+
+
+def _as_given(x: Array, like: Any) -> Any:
+    """Points as a data frame where the data are one, since estimators compare names of columns."""
+    columns = getattr(like, "columns", None)
+    return x if columns is None else type(like)(x, columns=columns)
 
 
 def _field(model: Any, method: str) -> LogDensityField:

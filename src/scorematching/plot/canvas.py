@@ -64,6 +64,16 @@ def legend_below(ax: Any, columns: int = 3) -> None:
     )
 
 
+def shared_legend(figure: Any, columns: int = 5, size: float = 8.0) -> None:
+    """One legend for all axes of a figure with constrained layout, below them."""
+    found: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels()):
+            found.setdefault(label, handle)
+    where = {"loc": "outside lower center", "ncols": min(columns, max(1, len(found)))}
+    figure.legend(found.values(), found.keys(), frameon=False, fontsize=size, **where)
+
+
 def padded(low: float, high: float, share: float = 0.08) -> tuple[float, float]:
     """Limits around an interval; half its size around a single value."""
     alone = max(1e-6, 0.5 * abs(low)) if low else 1.0

@@ -100,7 +100,9 @@ def _contours(
     ax.set(xlabel=plane.labels[0], ylabel=plane.labels[1], xlim=a[[0, -1]], ylim=b[[0, -1]])
     tidy(ax)
     if colorbar:
-        ax.figure.colorbar(filled, ax=ax, label="log-density, less its maximum")
+        ticks = np.linspace(-depth, 0.0, 5)
+        bar = ax.figure.colorbar(filled, ax=ax, label="log-density, less its maximum", ticks=ticks)
+        bar.set_ticklabels([f"{tick:.3g}" for tick in ticks])
 
 
 def _finite(values: Array) -> Array:

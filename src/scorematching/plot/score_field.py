@@ -84,7 +84,7 @@ def _arrows(
     longest = np.sqrt(lengths.max()) if lengths.max() > 0 else 1.0
     # The longest arrow spans one and a half cells of the grid.
     cell = plane.lengths(np.array([[a[1] - a[0], b[1] - b[0]]]))[0] / np.sqrt(2)
-    ax.scatter(*shown.T, s=6, alpha=0.35, linewidths=0, color=DATA)
+    ax.scatter(*shown.T, s=6 if len(shown) > 400 else 14, alpha=0.5, linewidths=0, color=DATA)
     look = {"angles": "xy", "scale_units": "xy", "width": 0.0035, "color": SAMPLES}
     ax.quiver(*pairs.T, *arrows.T, scale=longest / (1.5 * cell), **look)
     ax.set(xlabel=plane.labels[0], ylabel=plane.labels[1])

@@ -20,19 +20,18 @@ def training(
     run: Any,
     ax: Any = None,
     *,
-    validation_error: float | Sequence[float] | None = None,
     label: str | None = None,
 ) -> Any:
     """Draw the losses of a run.
 
-    Training losses are means over batches since the record before. A single record is drawn as a
-    point. Losses of the first steps that are far above all others are cut off.
+    Training losses are means over batches since the record before; bars of validation losses are
+    their standard errors, where records have them. A single record is drawn as a point. Losses of
+    the first steps that are far above all others are cut off.
 
     Args:
         run: a `scorematching.training.TrainResult`, its history, the events of
             `scorematching.training.read_log`, or the path of a ``log.jsonl`` or of its folder.
         ax: axes of matplotlib; None makes new ones.
-        validation_error: standard error of the validation losses: one number, or one each.
         label: name of the method, which decides the colour; None is plain "validation".
 
     Returns:
@@ -49,13 +48,14 @@ def training(
         >>> training(records).get_xlabel()
         'step'
     """
-    losses, validation = _curves(run)
+    losses, validation, errors = _curves(run)
     ax = axes_or_new(ax)
     name, look = f"{label}: " if label else "", style(label or "SSM-VR")
     _curve(ax, losses, color=FAINT, label=f"{name}training batches")
     if validation:
         _curve(ax, validation, color=look.color, label=f"{name}validation", zorder=3)
-        _errors(ax, validation, validation_error, look.color)
+        bars = {"fmt": "none", "ecolor": look.color, "alpha": 0.6, "capsize": 2}
+        ax.errorbar(*zip(*validation), yerr=errors, **bars)
         best = min(validation, key=lambda pair: pair[1])
         mark = f"{name}best: step {best[0]:g}"
         ax.plot(*best, "o", color=look.color, markersize=7, fillstyle="none", label=mark)
@@ -65,21 +65,28 @@ def training(
     return ax
 
 
-def _curves(run: Any) -> tuple[Pairs, Pairs]:
-    """Finite training and validation losses by step."""
+def _curves(run: Any) -> tuple[Pairs, Pairs, list[float]]:
+    """Finite training and validation losses by step, and errors of the latter or zeros."""
     records = [_fields(record) for record in _records(run)]
-    found: tuple[Pairs, Pairs] = ([], [])
-    for record in records:
-        for key, curve in zip(("loss", "validation"), found):
-            value = record.get(key)
-            if value is not None and math.isfinite(value):
-                curve.append((float(record["step"]), float(value)))
-    if not any(found):
+    losses, validation = (
+        [record for record in records if _is_finite(record.get(key))]
+        for key in ("loss", "validation")
+    )
+    if not losses and not validation:
         raise ValueError(
             f"run must have records with finite losses, got {len(records)} records without; train "
             "for log_every steps or more"
         )
-    return found
+    errors = [record.get("validation_error") for record in validation]
+    return (
+        [(float(record["step"]), float(record["loss"])) for record in losses],
+        [(float(record["step"]), float(record["validation"])) for record in validation],
+        [float(error) if error is not None and _is_finite(error) else 0.0 for error in errors],
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _records(run: Any) -> list[Any]:
@@ -105,14 +112,6 @@ def _curve(ax: Any, curve: Pairs, **look: Any) -> None:
     """A line, with markers where there are few points."""
     if curve:
         ax.plot(*zip(*curve), marker="." if len(curve) < 30 else "", **look)
-
-
-def _errors(ax: Any, curve: Pairs, error: float | Sequence[float] | None, colour: str) -> None:
-    if error is None:
-        return
-    steps, values = np.array(curve).T
-    errors = np.broadcast_to(np.asarray(error, dtype=np.float64), values.shape)
-    ax.errorbar(steps, values, errors, fmt="none", ecolor=colour, alpha=0.6, capsize=2)
 
 
 def _limits(losses: Pairs, validation: Pairs) -> tuple[float, float]:

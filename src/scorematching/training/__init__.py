@@ -40,9 +40,10 @@ from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import load_weights
 from scorematching.training.config import TrainConfig
 from scorematching.training.early_stopping import EarlyStopping
-from scorematching.training.loop import TrainResult, train
+from scorematching.training.loop import train
 from scorematching.training.losses import LossModule
 from scorematching.training.progress import Record, read_log
+from scorematching.training.result import TrainResult
 from scorematching.training.schedule import learning_rate
 from scorematching.training.state import TrainState
 from scorematching.training.streams import Moments, Stream, open_stream

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from scorematching.training.memory import advising
 from scorematching.training.parallel import make_parallel
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import join, source_of_noise
+from scorematching.training.result import TrainResult
 from scorematching.training.schedule import make_scheduler, rate_factor
 from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
@@ -43,40 +44,6 @@ from scorematching.training.validation import Validation, make_validation, tempo
 from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
 
 logger = logging.getLogger("scorematching.training")
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The course of a run; the weights are in the module.
-
-    Attributes:
-        history: records every ``log_every`` steps and at every validation.
-        steps: steps taken.
-        best_step: step of the least validation loss; None without validation.
-        best_loss: that loss.
-        stopped_early: whether patience or a callback ended the run.
-        seconds: time taken, without interruptions.
-        points: points seen, over all processes and all epochs.
-        executor: name of the executor of the last step.
-
-    Example:
-        >>> TrainResult([], steps=10, seconds=2.0, points=1280).points_per_second
-        640.0
-    """
-
-    history: list[Record]
-    steps: int
-    best_step: int | None = None
-    best_loss: float | None = None
-    stopped_early: bool = False
-    seconds: float = 0.0
-    points: int = 0
-    executor: str = "eager"
-
-    @property
-    def points_per_second(self) -> float:
-        """Throughput, validation and checkpoints included."""
-        return self.points / self.seconds if self.seconds > 0 else math.nan
 
 
 def train(

@@ -7,7 +7,6 @@ and its own second derivative; all of them end in `Tape.emit`, which most uses o
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -51,7 +50,7 @@ class Tape:
 
     Attributes:
         recording: whether autograd records at the start of the trace.
-        operations: how often each operation was met, by name and kind.
+        met: the operations so far, by name and kind.
         cut: whether the model evaluated something under ``no_grad``.
         has_buffers: whether the model allocated tensors that it may fill.
     """
@@ -69,7 +68,7 @@ class Tape:
         self.num_points = num_points
         self.graphs: dict[Any, Any] = {} if graphs is None else graphs
         self.recording = torch.is_grad_enabled()
-        self.operations: Counter[tuple[str, str]] = Counter()
+        self.met: list[tuple[str, str]] = []
         self.cut = self.has_buffers = False
 
     def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
@@ -168,7 +167,7 @@ class Tape:
         graph = decomposition.decompose(func, args, kwargs, self.graphs)
         if graph is None:
             return self.opaque(func, args, kwargs)
-        self.operations[name_of(func), "decomposed"] += 1
+        self.met.append((name_of(func), "decomposed"))
         result = graph(args, kwargs)
         lost = isinstance(result, Tensor) and not isinstance(result, Traced)
         if lost and result.is_floating_point():
@@ -180,7 +179,7 @@ class Tape:
         y = func(*plain(args), **plain(kwargs))
         if not isinstance(y, Tensor):
             raise Untraceable(f"{name_of(func)}: no rule for it")
-        self.operations[name_of(func), "no rule"] += 1
+        self.met.append((name_of(func), "no rule"))
         return self.emit(find_traced(args, kwargs), y, plain, None, None)
 
 

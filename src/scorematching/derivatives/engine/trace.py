@@ -77,10 +77,10 @@ class Traced(Tensor):
     p: Tensor
     tape: Tape
     axis: int | None
-    s: Tensor | None
-    viewed: bool
-    views: list[Any]
-    filled: bool
+    s: Tensor | None = None
+    viewed: bool = False
+    views: Sequence[Any] = ()
+    filled: bool = True
     _u: Tensor | None
     _single: Tensor | None
 
@@ -91,18 +91,19 @@ class Traced(Tensor):
         u: Tensor | None,
         tape: Tape,
         axis: int | None,
-        s: Tensor | None = None,
         single: Tensor | None = None,
-        filled: bool = True,
     ) -> Traced:
-        """Make a tensor of the shape of p, without storage."""
+        """Make a tensor of the shape of p, without storage.
+
+        The other attributes keep the defaults of the class: setting them takes time, and every
+        operation of a model makes a value.
+        """
         if p.dtype is torch.float32 and p.is_cpu:  # the defaults; naming them takes a microsecond
             value: Traced = _make(cls, p.shape)
         else:
             value = _make(cls, p.shape, dtype=p.dtype, device=p.device)
         value.p, value._u, value._single = p, u, single
-        value.tape, value.axis, value.s = tape, axis, s
-        value.viewed, value.views, value.filled = False, [], filled
+        value.tape, value.axis = tape, axis
         return value
 
     @property
@@ -168,6 +169,13 @@ class Traced(Tensor):
 _make = Tensor._make_wrapper_subclass
 
 
+def unfilled(p: Tensor, tape: Tape) -> Traced:
+    """A tensor that the model allocated, into which traced values may be written."""
+    value = Traced(p, None, tape, None)
+    value.filled = False
+    return value
+
+
 def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Apply one torch operation to arguments of which at least one is traced.
 
@@ -191,7 +199,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             if target is not None:
                 return target
             copied = operation is not None and operation.name in _COPIES
-            return Traced(y, None, tape, None, filled=False) if copied else y
+            return unfilled(y, tape) if copied else y
     y = _apply(tape, func, operation, *_normalised(operation, args, kwargs))
     return y if target is None else target.become(y)
 
@@ -201,11 +209,11 @@ def _apply(
 ) -> Any:
     """The result by the operation's rule, or by decomposition where no rule covers the call."""
     if operation is not None:
+        tape.met.append(operation.key)
         try:
-            tape.operations[operation.name, operation.kind] += 1
             return operation.rule(Call(tape, func, operation), *args, **kwargs)
         except (NoRule, TypeError):
-            tape.operations[operation.name, operation.kind] -= 1
+            tape.met.remove(operation.key)
     return tape.unknown(func, args, kwargs)
 
 

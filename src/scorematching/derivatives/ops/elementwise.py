@@ -58,7 +58,7 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The rule of every elementwise function."""
     facts: Elementwise = call.operation.facts
     tape = call.tape
-    if not isinstance(x, Traced) or any(isinstance(a, Traced) for a in args):
+    if not isinstance(x, Traced) or (args and any(isinstance(a, Traced) for a in args)):
         raise NoRule
     func = partial(_out_of_place, call) if call.operation.writes else call.func
     if not tape.differentiates:
@@ -67,9 +67,7 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     y = func(x.p.detach() if linked else x.p, *args, **kwargs)
     if y.shape != x.p.shape:  # a bound or exponent that broadcasts
         return apply(call, x.expand(y.shape), *args, **kwargs)
-    if y.dtype != x.p.dtype:
-        raise NoRule
-    if y.is_complex() and not facts.holomorphic:
+    if y.dtype != x.p.dtype or (not facts.holomorphic and y.is_complex()):
         raise NoRule
     d1, d2 = facts.derivatives(x.p, y, *args, **kwargs)
     y = _Link.apply(x.p, d1, y) if linked else y

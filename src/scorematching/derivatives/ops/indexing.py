@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from scorematching.derivatives.engine.tape import Tape, lift, widen, without_warnings
-from scorematching.derivatives.engine.trace import Call, NoRule, Traced, Untraceable, plain
+from scorematching.derivatives.engine.trace import (
+    Call,
+    NoRule,
+    Traced,
+    Untraceable,
+    plain,
+    unfilled,
+)
 from scorematching.derivatives.ops.linear import broadcast_axis, selection
 from scorematching.derivatives.ops.registry import constant, find, structural
 
@@ -49,7 +56,7 @@ def _buffer(tape: Tape, y: Any) -> Any:
     if not isinstance(y, Tensor) or not (y.is_floating_point() or y.is_complex()):
         return y
     tape.has_buffers = True
-    return Traced(y, None, tape, None, filled=False)
+    return unfilled(y, tape)
 
 
 class TracedFactories(TorchFunctionMode):

@@ -83,7 +83,7 @@ def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) ->
     """A linear map whose coefficients are zeros and ones, their own squares."""
     z = tape.linear(x, y, push, axis, ONES)
     if y is x.p or y._is_view():
-        x.views.append(ref(z))
+        x.views = (*x.views, ref(z))
         z.viewed = True
     return z
 

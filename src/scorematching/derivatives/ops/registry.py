@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class Operation:
     inplace: int | None = None
     writes: bool = False
     facts: Any = None
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        """Name and kind, by which operations are counted."""
+        return self.name, self.kind
 
 
 OPERATIONS: dict[Any, Operation] = {}

@@ -309,4 +309,5 @@ class _ChangeRecorder(Recorder):
 
 
 def _storages(values: Sequence[Any]) -> set[int]:
-    return {v.untyped_storage().data_ptr() for v in values if isinstance(v, Tensor)}
+    tensors = [v for v in values if isinstance(v, Tensor) and v.layout == torch.strided]
+    return {t.untyped_storage().data_ptr() for t in tensors}  # sparse tensors have no storage

@@ -33,20 +33,21 @@ ADVICE = (
 """What to do about operations whose names contain one of the words."""
 
 
-def require(measurement: Measurement, order: int, question: str) -> None:
+def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
     """Raise `SmoothnessError` where a score is less smooth than C^order.
 
     Args:
         measurement: how smooth it is.
         order: 0 where the score must be continuous, 1 where its derivative must be as well.
-        question: what it is needed for.
+        what: the answer that needs it, "curvature", say.
+        kind: "log-density" or "vector field".
     """
     if measurement.order >= order:
         return
     wanted = "continuous" if order == 0 else "continuously differentiable"
     raise SmoothnessError(
-        f"the score of the model must be {wanted} for {question}, got a kink near the points: "
-        f"{measurement}. The loss or its gradient would be silently wrong; "
+        f"the score of the model must be {wanted} for the {what} of a {kind}, got "
+        f"a kink near the points: {measurement}. The loss or its gradient would be silently wrong; "
         f"{_advice(measurement)}, or switch this check off with LogDensityField(model, "
         "check_smoothness=False) or the same of VectorField"
     )

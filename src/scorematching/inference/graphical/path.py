@@ -44,6 +44,14 @@ class Path:
     cv_loss: Array | None = None
     chosen: int | None = None
 
+    def __repr__(self) -> str:
+        """Sizes and the choice."""
+        chosen = None if self.chosen is None else f"{self.lambdas[self.chosen]:.4g}"
+        return (
+            f"Path({len(self.lambdas)} penalties from {self.lambdas[0]:.4g} to "
+            f"{self.lambdas[-1]:.4g}, {self.edges[0]} to {self.edges[-1]} edges, chosen: {chosen})"
+        )
+
     def entry_penalties(self) -> Array:
         """The largest penalty at which each pair is an edge, ``(D, D)``; zero if it never is.
 

@@ -1,0 +1,59 @@
+"""``python -m tests.reliability`` tries to break everything, and writes what became of it.
+
+Example:
+    python -m tests.reliability --json tests/reliability/counts.json --page docs/reliability.md
+    python -m tests.reliability --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.harness.provenance import stamp
+from scorematching._files import check_writable, write_atomically
+from tests.reliability.counts import as_rows
+from tests.reliability.page import render
+from tests.reliability.suite import Amount, run_suite
+
+QUICK = Amount(kills=(2, 2, 1, 1), generated=400, damaged=4, others=2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
+    parser.add_argument("--json", type=Path, help="file for the counts")
+    parser.add_argument("--page", type=Path, help="file for the page")
+    parser.add_argument("--quick", action="store_true", help="a few of each")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is random")
+    options = parser.parse_args()
+    for path in (options.json, options.page):
+        if path is not None:
+            check_writable(path, "the output")
+    torch.set_num_threads(1)
+    began, base = time.perf_counter(), QUICK if options.quick else Amount()
+    amount = Amount(base.kills, base.generated, base.damaged, base.others, options.seed)
+    counts = list(run_suite(amount, lambda line: print(line, flush=True)))
+    command = f"python -m tests.reliability{' --quick' if options.quick else ''}"
+    packages = ("torch", "hypothesis", "pyarrow", "scorematching")
+    document = {
+        **stamp(command, packages=packages),
+        "seed": options.seed,
+        "seconds": round(time.perf_counter() - began),
+        "counts": as_rows(counts),
+    }
+    if options.json is not None:
+        write_atomically(options.json, (json.dumps(document, indent=1) + "\n").encode())
+    if options.page is not None:
+        write_atomically(options.page, render(document).encode())
+    bad = [count for count in counts if count.good < count.tried]
+    for count in bad:
+        print(f"failed: {count.what}", *count.failures, sep="\n    ")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
