@@ -18,6 +18,7 @@ from scorematching.cli.options import (
     say,
 )
 from scorematching.cli.progress import FitProgress, candidates
+from scorematching.cli.tune import tune_fit
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
 from scorematching.runs.families import fit_family
@@ -45,6 +46,14 @@ DropMissing = Annotated[
 ]
 Noise = Annotated[Literal["auto", "none"], typer.Option(help="Noise for rounded columns.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop the search after so many.")]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
+]
+Executor = Annotated[
+    Literal["local", "ray"], typer.Option(help="Of --tune: one after the other, or a Ray cluster.")
+]
+Gpus = Annotated[float, typer.Option(min=0, help="GPUs of each fit with --executor ray.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 
@@ -63,12 +72,18 @@ def fit(
     max_minutes: Minutes = None,
     overwrite: Overwrite = False,
     data_dir: DataDir = None,
+    tune: Tune = None,
+    executor: Executor = "local",
+    gpus: Gpus = 0.0,
 ) -> None:
     """Fit a density to a table; write a model, numbers and a report to a folder.
 
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
     """
+    if tune:
+        tune_fit(context, out, tune, executor, gpus)
+        return
     check_no_limit(max_minutes)
     out = own_folder(context, out)
     check_new(out, overwrite)
