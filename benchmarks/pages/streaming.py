@@ -19,8 +19,13 @@ from scorematching.training import TrainConfig, open_stream, train
 stream = open_stream("flights.parquet", columns=["delay", "distance", "speed"])
 scale = stream.standardise()  # means and standard deviations, by one pass over the file
 train(
-    model, objective, stream, TrainConfig(epochs=3), transform=lambda x, generator: scale(x),
-    generator=generator, folder="runs/flights",
+    model,
+    objective,
+    stream,
+    TrainConfig(epochs=3),
+    transform=lambda x, generator: scale(x),
+    generator=generator,
+    folder="runs/flights",
 )
 ```
 
