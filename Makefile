@@ -23,8 +23,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[dev]" -c constraints.txt
 	@touch $@
 
-demo: venv  ## Fit a density to the red wine data, write demo-output/
-	$(BIN)/python examples/redwine.py --output demo-output
+demo: venv  ## Fit a density to the red wine data, with a report in demo-output/
+	$(BIN)/scorematching fit redwine --out demo-output --overwrite
 
 test: venv  ## Run the tests and the examples in docstrings
 	$(PYTEST)

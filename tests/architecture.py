@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
         "types",
         "_shapes",
         "_directions",
+        "_extras",
         "_tracing",
         "_checks",
         "_graphs",
@@ -39,7 +40,9 @@ LAYERS: list[set[str]] = [
     {"objectives"},
     {"closed_form", "entropy", "diagnostics"},
     {"models", "estimators", "samplers", "evaluation", "inference", "datasets", "training"},
-    {"capture", "saving"},
+    {"capture", "saving", "plot", "tables"},
+    {"runs"},
+    {"report"},
     {""},
     {"cli", "__main__"},
 ]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+
+from scorematching.cli import main
 
 
 @pytest.fixture
@@ -20,3 +25,23 @@ def same_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A csv file with normal, rounded, constant and text columns, and some rows twice."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2)) @ [[1.0, 0.5], [0.0, 2.0]]
+    frame = pd.DataFrame({"a": x[:, 0], "b": 10 + x[:, 1], "unit": 7.0, "site": ["x", "y"] * 60})
+    frame["tenths"] = (x.sum(1) + rng.normal(size=120)).round(1)
+    path = tmp_path_factory.mktemp("tables") / "small.csv"
+    pd.concat([frame, frame.head(15)]).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_run(small_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on that table, report included; do not change it."""
+    out = tmp_path_factory.mktemp("runs") / "small"
+    assert main(["fit", str(small_table), "--out", str(out), "--model", "mlp", "--seed", "1"]) == 0
+    return out

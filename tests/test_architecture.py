@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -237,13 +238,27 @@ def test_programs_are_short(tree: str) -> None:
 def test_requirements_are_what_the_package_imports() -> None:
     project = tomllib.loads((architecture.CLONE / "pyproject.toml").read_text())["project"]
     sources = architecture.package_sources()
-    required = [*project["dependencies"], *project["optional-dependencies"]["flows"]]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *extras["flows"], *extras["plot"]]
     assert architecture.dependency_errors(sources, required) == []
     more = [*required[1:], "pandas>=2.0"]
     assert architecture.dependency_errors(sources, more) == [
         "pandas is required and not imported",
         "torch is imported and not required",
     ]
+
+
+def test_extras_are_what_the_package_imports_by_name() -> None:
+    project = tomllib.loads((architecture.CLONE / "pyproject.toml").read_text())["project"]
+    calls = set()
+    for text in architecture.package_sources().values():
+        calls |= set(re.findall(r'import_extra\("([\w.]+)", "(\w+)"\)', text))
+    calls.discard(("math", "tables"))  # the example in the docstring
+    extras = project["optional-dependencies"]
+    assert len(calls) >= 5
+    for module, extra in calls:
+        listed = " ".join([*extras[extra], *extras["tables"], *extras["plot"]])
+        assert module.split(".")[0] in listed.replace("jinja2", "jinja2 markupsafe"), module
 
 
 @pytest.mark.parametrize("rule", RULES)

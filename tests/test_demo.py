@@ -1,87 +1,57 @@
-"""The demo program, end to end with few steps."""
+"""The demo is the command that a user would type; the example does the same in Python."""
 
 from __future__ import annotations
 
-import json
-import math
+import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from scorematching.distributions import GaussianMixture
+import scorematching as sm
+from scorematching.cli import main
 from tests.examples import load_example
 
-pytestmark = pytest.mark.usefixtures("same_threads")
+MAKEFILE = Path(__file__).parents[1] / "Makefile"
+
+
+def demo_command() -> list[str]:
+    """What ``make demo`` runs, after the program's name."""
+    found = re.search(r"^demo:.*\n\t\$\(BIN\)/scorematching (.*)$", MAKEFILE.read_text(), re.M)
+    assert found is not None
+    return shlex.split(found[1])
+
+
+def test_make_demo_ends_with_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ["--model", "mlp", "--max-minutes", "0.0001"]
+    with monkeypatch.context() as patch:
+        patch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+        assert main([*demo_command(), *quick]) == 0
+    assert main([*demo_command(), *quick]) == 0  # which replaces the first
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("open demo-output/report.html in a browser: first the figure")
+    page = (tmp_path / "demo-output" / "report.html").read_text()
+    assert "fixed acidity" in page and "<figure" in page
 
 
 @pytest.fixture(scope="module")
-def demo() -> ModuleType:
+def example() -> ModuleType:
     return load_example("redwine")
 
 
-def test_runs_and_reports(
-    demo: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_example_saves_what_it_fits(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "BANDWIDTHS", [0.5, 0.7])
-    out = tmp_path / "new" / "folder"
     state = torch.get_rng_state()
-    demo.main(["--output", str(out), "--steps", "60", "--seed", "1"])
+    example.main(["--output", str(tmp_path / "model"), "--max-seconds", "1e-6"])
     assert torch.equal(torch.get_rng_state(), state)  # every draw came from the seed
-
-    for name in ("training.png", "density.png"):
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
-    results = json.loads((out / "results.json").read_text())
-    assert results["points"] == {"train": 953, "valid": 135, "test": 271}
-    assert [losses["step"] for losses in results["history"]] == [50, 60]
-    assert set(results["test_loss"]) == {"network", "Gaussian", "kernel density"}
-    estimates = [*results["test_loss"].values(), *results["network_minus_baseline"].values()]
-    assert all(estimate["count"] == 271 for estimate in estimates)
-    numbers = [value for estimate in estimates for value in estimate.values()]
-    assert len(numbers) == 15 and all(map(math.isfinite, numbers))
-
-    printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if "kernel density" in line)
-    assert f"{results['test_loss']['kernel density']['mean']:.0f}" in row and "+-" in row
-    assert str(out.name) in printed
-
-
-def test_differences_in_the_table_are_of_the_means(
-    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "BANDWIDTHS", [0.5])
-    demo.main(["--output", str(tmp_path), "--steps", "2"])
-    results = json.loads((tmp_path / "results.json").read_text())
-    loss = {name: estimate["mean"] for name, estimate in results["test_loss"].items()}
-    for name, difference in results["network_minus_baseline"].items():
-        assert difference["mean"] == pytest.approx(loss["network"] - loss[name])
-
-
-def test_no_wine_is_in_two_parts(demo: ModuleType, generator: torch.Generator) -> None:
-    rows, prepare = demo.wines("cpu", generator)
-    together = torch.cat(rows)
-    assert len(together.unique(dim=0)) == len(together) == 1359
-    x = prepare(rows.train, generator)
-    assert not torch.equal(x, prepare(rows.train, generator))  # noise is drawn afresh
-    covariance = x.double().T.cov()
-    torch.testing.assert_close(covariance, torch.eye(11).double(), atol=0.1, rtol=0)
-
-
-def test_kernel_density_is_a_mixture(demo: ModuleType, generator: torch.Generator) -> None:
-    x = torch.randn(20, 3, dtype=torch.float64, generator=generator)
-    weights = torch.full((15,), 1 / 15, dtype=torch.float64)
-    mixture = GaussianMixture(weights, x[:15], covariances=0.6**2)
-    constant = demo.kernel_density(x[:15], 0.6)(x) - mixture(x)
-    torch.testing.assert_close(constant, constant[:1].expand(20))
-
-
-def test_bandwidth_is_the_best_on_validation_points(
-    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
-) -> None:
-    monkeypatch.setattr(demo, "BANDWIDTHS", [0.01, 0.4, 40.0])
-    x = torch.randn(300, 1, dtype=torch.float64, generator=generator)
-    assert demo.best_bandwidth(x[:200], x[200:]) == 0.4
+    said = capsys.readouterr().out.splitlines()
+    assert re.match(r"gain in log-likelihood over a Gaussian: .* \(n=27\d\) per wine", said[0])
+    wines = sm.datasets.load("redwine").x.numpy()
+    values = sm.load(tmp_path / "model").score_samples(wines)
+    assert said[1].startswith(f"most unusual wine: row {values.argmin() + 1}, by its ")

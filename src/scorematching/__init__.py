@@ -50,7 +50,7 @@ from scorematching.saving import load, save
 from scorematching.types import Terms
 
 if TYPE_CHECKING:
-    from scorematching import estimators
+    from scorematching import estimators, plot
     from scorematching.estimators import (
         DensityEstimator,
         KernelExpFamilyEstimator,
@@ -109,6 +109,7 @@ __all__ = [
     "load",
     "models",
     "parzen_sigma",
+    "plot",
     "samplers",
     "save",
     "training",
@@ -117,9 +118,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, whose scikit-learn takes a second to load, when they are first asked for."""
-    if name == "estimators":
-        return import_module("scorematching.estimators")
+    """What takes time to load or is seldom needed, when it is first asked for."""
+    if name in ("estimators", "plot"):
+        return import_module(f"scorematching.{name}")
     if name in __all__:
         return getattr(import_module("scorematching.estimators"), name)
     raise AttributeError(f"module 'scorematching' has no attribute {name!r}")

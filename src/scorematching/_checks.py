@@ -14,11 +14,39 @@ from torch import Tensor
 
 from scorematching._tracing import is_recording
 
+_MIXED = {torch.float16, torch.bfloat16, torch.float32}
+"""Types that autocast converts to each other."""
+
 
 def check_points(x: Any, name: str = "x") -> None:
     """Require finite floating-point points ``(N, *event)`` with N >= 1."""
     check_batch(x, name)
     check_finite(x, name)
+
+
+def check_coordinates(x: Any, dim: int, weight: Tensor) -> None:
+    """Require points whose last axis has D coordinates, in a dtype that goes with the weights.
+
+    Args:
+        x: points ``(..., D)``.
+        dim: D.
+        weight: a parameter of the model.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"x must be a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor"
+        )
+    if x.ndim == 0 or x.shape[-1] != dim:
+        raise ValueError(
+            f"x must have shape (N, {dim}), like the model, got {tuple(x.shape)}; images are "
+            "flattened with x.flatten(1), or need a convolutional network"
+        )
+    # Half precision goes with single precision under autocast.
+    if x.dtype != weight.dtype and not {x.dtype, weight.dtype} <= _MIXED:
+        raise TypeError(
+            f"x must have the dtype of the model, {weight.dtype}, got {x.dtype}; convert one of "
+            f"them: x.to({weight.dtype}), or model.double()"
+        )
 
 
 def check_batch(x: Any, name: str = "x") -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import check_count
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator, check_fraction
+from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
 from scorematching.objectives import Objective, ScoreMatching, SlicedScoreMatchingVR
@@ -48,6 +49,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         random_state: seed or `numpy.random.RandomState`, for `fit`.
         device: where to compute; None for the CPU.
         verbose: show the progress of training.
+        max_seconds: after which training stops; None has no limit.
 
     Attributes:
         network_: the trained `ScoreNetwork`, on standardised points.
@@ -84,9 +86,11 @@ class SlicedScoreEstimator(ScoreEstimator):
     random_state: Any = None
     device: str | None = None
     verbose: bool = False
+    max_seconds: float | None = None
 
     def _fit(self, x: Tensor) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
+        check_max_seconds(self.max_seconds)
         standardise = Standardise.fit(x)
         self.mean_, self.scale_ = standardise.mean, standardise.std
         generator = self._generator(self.random_state)
@@ -105,6 +109,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             self._config(len(rest)),
             validation=HeldOut(held, self._validation_objective(), generator),
             executor=("captured", "eager"),
+            callbacks=[StopInTime(Clock(self.max_seconds))],
             generator=generator,
             progress=self.verbose,
         )

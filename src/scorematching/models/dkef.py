@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from scorematching._checks import (
     can_read_values,
     check_choice,
+    check_coordinates,
     check_count,
     check_flag,
     check_generator,
@@ -266,6 +267,7 @@ class FeatureNetworks(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of every network, ``(N, D) -> (R, N, width)``."""
+        check_coordinates(x, self.first.shape[1], self.first)
         h = F.softplus(self._by_network(F.linear(x, self.first, self.first_bias)))
         h = F.softplus(h @ self.second + self.second_bias)
         return h @ self.third + self.third_bias + self._by_network(F.linear(x, self.skip))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching._checks import check_count
+from scorematching._checks import check_coordinates, check_count
 
 
 class MLPDensity(nn.Module):
@@ -47,6 +47,7 @@ class MLPDensity(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-density up to a constant, ``(N, D) -> (N,)``."""
+        check_coordinates(x, len(self.location), self.location)
         centred = x - self.location
         quadratic = (centred.square() * self.log_precision.exp()).sum(-1)
         return self.net(x).squeeze(-1) - 0.5 * quadratic
@@ -86,6 +87,8 @@ class ScoreNetwork(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Score at ``x: (N, D)`` given ``context: (N, C)``: ``(N, D)``."""
+        first: Any = self.net[0]
+        check_coordinates(x, first.in_features - self.context_dim, first.weight)
         self._check_context(x, context)
         return self.net(x if context is None else torch.cat([x, context], dim=-1))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching._checks import check_choice, check_count
+from scorematching._checks import check_choice, check_coordinates, check_count
 from scorematching._random import normal, uniform
 from scorematching.distributions import standard_normal_log_density
 from scorematching.models.networks import mlp
@@ -154,6 +154,7 @@ class NICE(nn.Module):
                 f"{name} must have shape (N, {self.dim}), got {tuple(x.shape)}; one point needs a "
                 f"batch axis, {name}[None], and images are flattened with {name}.flatten(1)"
             )
+        check_coordinates(x, self.dim, self.log_scale)
 
 
 def _interleave(a: Tensor, b: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from scorematching.estimators.density.selection import (
     walk,
 )
 from scorematching.estimators.density.stacking import Stack, stacking_weights
+from scorematching.estimators.time_limit import Clock
 
 _MIN_WEIGHT, _MIN_GAIN = 0.01, 0.1
 _MAX_ENTRIES = 11_000
@@ -49,7 +50,11 @@ class Base:
 
 
 def choose_base(
-    families: Sequence[Family], folds: Folds, generator: torch.Generator, report: Report
+    families: Sequence[Family],
+    folds: Folds,
+    generator: torch.Generator,
+    report: Report,
+    clock: Clock | None = None,
 ) -> Base:
     """Try candidates and stack them.
 
@@ -61,6 +66,8 @@ def choose_base(
         folds: of standardised points.
         generator: source of randomness.
         report: receives a line about each candidate.
+        clock: once it is over, the candidates that were not tried yet are left out, and the others
+            are stacked by the folds that they were tried on.
 
     Returns:
         The base.
@@ -71,7 +78,11 @@ def choose_base(
     entries = folds.x.numel()
     folds = folds.first(3) if entries > _MAX_ENTRIES else folds
     trials: list[Trial] = []
+    clock = clock or Clock()
     for family in families:
+        if trials and clock.is_over:
+            report("time is over: the other candidates were left out")
+            break
         if family.slow:
             trials += _race(family.candidates, trials, folds.first(1), generator, report)
             continue
@@ -79,8 +90,11 @@ def choose_base(
         for trial in walk(family.candidates, tried, generator):
             report(f"{trial.candidate.name}: held-out log-likelihood {trial.mean:.3f}")
             trials.append(trial)
-    completed = [_complete(trial, folds, generator) for trial in _promising(trials)]
-    trials = [trial for trial in completed if trial is not None]
+            if clock.is_over:
+                break
+    if not clock.is_over:
+        completed = [_complete(trial, folds, generator) for trial in _promising(trials)]
+        trials = [trial for trial in completed if trial is not None]
     if not trials:
         raise ValueError(
             'base must have a candidate that can be fitted to X, got none; try base="gaussian"'

@@ -80,7 +80,9 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         contamination: share of the training rows that `predict` calls unusual.
         device: where tensors live, "cpu" or "cuda".
         random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`, for `fit`.
-        verbose: above zero, reports progress.
+        verbose: above zero, reports progress; a function receives the lines.
+        max_seconds: after which `fit` tries no further candidates and ends training; the one it
+            is at is finished. None has no limit.
 
     Attributes:
         density_: the `Distribution` of the standardised columns.
@@ -91,6 +93,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         whitening_: the map of modelled columns to z, a `scorematching.datasets.Transform`.
         validation_loss_: held-out loss of the tilt over that of the base, or that of NICE.
         n_steps_: training steps taken.
+        history_: losses on the way, a list of `scorematching.training.Record`.
         log_z_: log of the integral of ``q0 exp(a t)``.
         log_z_standard_error_: its standard error.
         table_: columns that were set aside, discrete columns, repeated rows.
@@ -125,7 +128,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         contamination: float = 0.1,
         device: str = "cpu",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: Any = 0,
+        max_seconds: float | None = None,
     ) -> None:
         """Store the arguments."""
         self.model = model
@@ -146,6 +150,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+        self.max_seconds = max_seconds
 
     @property
     def log_z_(self) -> float:
@@ -306,6 +311,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.density_: Distribution = learned.density
         self.weights_, self.tilt_size_ = learned.weights, learned.tilt_size
         self.validation_loss_, self.n_steps_ = learned.validation_loss, learned.steps
+        self.history_ = learned.history
         log_det = self.scaling_.log_abs_det(s[:1]).item()
         self.held_out_log_likelihood_ = learned.held_out_log_likelihood + log_det
         rows = s[:: -(-len(s) // _MAX_THRESHOLD_ROWS)]

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from scorematching.estimators.time_limit import Clock, StopInTime
 from scorematching.training import TrainConfig, train
+from scorematching.training.progress import Record
 
 _VALIDATE_EVERY, _MAX_NORM = 10, 100.0
 
@@ -21,10 +23,11 @@ class Points(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The least held-out loss, and the number of steps taken."""
+    """The least held-out loss, the number of steps taken, and the losses on the way."""
 
     loss: float
     steps: int
+    history: list[Record]
 
 
 def fit_module(
@@ -36,6 +39,7 @@ def fit_module(
     *,
     rate: float,
     schedule: str = "constant",
+    clock: Clock | None = None,
 ) -> Fit:
     """Train in place, in single precision.
 
@@ -47,6 +51,7 @@ def fit_module(
         generator: source of randomness.
         rate: the learning rate where ``settings`` has None.
         schedule: of the learning rate.
+        clock: ends training; None never does.
     """
     config = TrainConfig(
         steps=settings.max_steps,
@@ -64,7 +69,8 @@ def fit_module(
         config,
         validation=points.valid.float(),
         executor=("captured", "eager"),
+        callbacks=[StopInTime(clock or Clock())],
         generator=generator,
     )
     assert result.best_loss is not None
-    return Fit(result.best_loss, result.steps)
+    return Fit(result.best_loss, result.steps, result.history)

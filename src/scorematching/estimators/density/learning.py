@@ -22,7 +22,9 @@ from scorematching.estimators.density.scaling import Inverse
 from scorematching.estimators.density.selection import Candidate, make_folds
 from scorematching.estimators.density.tilt import TiltSettings, learn_tilt
 from scorematching.estimators.density.tilted import Tilted
+from scorematching.estimators.time_limit import Clock
 from scorematching.objectives import Objective
+from scorematching.training.progress import Record
 
 _CALIBRATION_ENTRIES, _MIN_CALIBRATION, _MAX_TILT_POINTS = 20_000, 500, 10_000
 _MIN_TILT_POINTS = 250
@@ -40,6 +42,7 @@ class Learned:
         tilt_size: a.
         validation_loss: of the tilt, over that of the base; or of NICE.
         steps: of training.
+        history: losses on the way.
     """
 
     density: Distribution
@@ -48,6 +51,7 @@ class Learned:
     tilt_size: float = 0.0
     validation_loss: float = 0.0
     steps: int = 0
+    history: list[Record] = field(default_factory=list)
 
 
 def learn_density(
@@ -73,17 +77,22 @@ def learn_density(
     if settings.model == "nice":
         return _nice(settings, s, groups, whiten, objective, generator)
 
+    clock = Clock(settings.max_seconds)
+
     def report(line: str) -> None:
-        if settings.verbose:
+        if callable(settings.verbose):
+            settings.verbose(line)
+        elif settings.verbose:
             print(line, flush=True)
 
     folds = make_folds(s, generator, groups=groups)
-    base = choose_base(_families(settings.base, s, scale), folds, generator, report)
+    base = choose_base(_families(settings.base, s, scale), folds, generator, report, clock)
     held_out = base.log_densities.mean().item()
     report(f"base: held-out log-likelihood {held_out:.3f}, parts {', '.join(base.weights)}")
-    if settings.model == "none" or (settings.calibrate and len(s) < _MIN_TILT_POINTS):
+    too_few = settings.calibrate and len(s) < _MIN_TILT_POINTS
+    if settings.model == "none" or too_few or clock.is_over:
         return Learned(base.distribution, held_out, base.weights)
-    return _tilted(settings, base, whiten, objective, generator, report)
+    return _tilted(settings, base, whiten, objective, generator, report, clock)
 
 
 def _families(base: Any, s: Tensor, scale: Standardise) -> list[Family]:
@@ -106,6 +115,7 @@ def _tilted(
     objective: Objective,
     generator: torch.Generator,
     report: Any,
+    clock: Clock,
 ) -> Learned:
     """The base with a tilt, where that raises the likelihood of the first fold."""
     train, held = (points[:_MAX_TILT_POINTS] for points in base.folds.split(0))
@@ -114,16 +124,18 @@ def _tilted(
     def with_scores(s: Tensor) -> Tensor:
         return torch.cat([whiten(s), base.held_out.score(s) @ jacobian.mT], 1)
 
-    options = TiltSettings(**{name: getattr(settings, name) for name in TiltSettings._fields})
+    named = {name: getattr(settings, name) for name in TiltSettings._fields if name != "clock"}
+    options = TiltSettings(**named, clock=clock)
     points = Points(with_scores(train), with_scores(held))
     learned = learn_tilt(points, objective, options, generator)
     held_out = base.log_densities.mean().item()
     if learned is None or (settings.calibrate and learned.validation_loss >= 0):
         report("tilt: none, since training does not lower the held-out loss of the base")
-        return Learned(base.distribution, held_out, base.weights)
+        history = learned.history if learned else []
+        return Learned(base.distribution, held_out, base.weights, history=history)
     size = _size(settings, base, lambda s: learned.tilt(whiten(s)), held, generator)
     report(f"tilt: size {size.size:.2f}, held-out gain {size.gain:.3f}, error {size.error:.3f}")
-    about = (base.weights, size.size, learned.validation_loss, learned.steps)
+    about = (base.weights, size.size, *learned[1:])
     if size.size == 0:
         return Learned(base.distribution, held_out, *about)
     density = Tilted(base.distribution, learned.tilt, whiten, size.size)
@@ -159,4 +171,4 @@ def _nice(
     density = Transformed(learned, whiten)
     with torch.no_grad():
         held_out = density(held).mean().item()
-    return Learned(density, held_out, {"nice": 1.0}, validation_loss=fit.loss, steps=fit.steps)
+    return Learned(density, held_out, {"nice": 1.0}, 0.0, *fit)

@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.transformed import score_by_autograd
 from scorematching.estimators.density.fitting import Fit, Points, fit_module
+from scorematching.estimators.time_limit import Clock
 from scorematching.models import NICE
 from scorematching.objectives import Objective
 
@@ -52,5 +53,10 @@ def learn_nice(
     dim = points.train.shape[1]
     with torch.device(points.train.device):
         model = NICE(dim, settings.hidden, generator=generator).float()
-    fit = fit_module(model, objective, points, settings, generator, rate=_RATE, schedule="cosine")
+    options: dict[str, Any] = {
+        "rate": _RATE,
+        "schedule": "cosine",
+        "clock": Clock(settings.max_seconds),
+    }
+    fit = fit_module(model, objective, points, settings, generator, **options)
     return NICEDensity(model.double(), dim), fit

@@ -21,9 +21,11 @@ from scorematching.closed_form import QuadraticForm, SelectableFeatures, quadrat
 from scorematching.errors import DivergedError
 from scorematching.estimators.deep_kernel import RidgePath
 from scorematching.estimators.density.fitting import Points, fit_module
+from scorematching.estimators.time_limit import Clock
 from scorematching.models import DKEF
 from scorematching.models.networks import mlp
 from scorematching.objectives import Objective, ScoreMatching
+from scorematching.training.progress import Record
 
 _BOUND = 5.0
 _CHUNK = 512
@@ -31,7 +33,7 @@ _RATES = {"dkef": 1e-2, "mlp": 2e-3}
 
 
 class TiltSettings(NamedTuple):
-    """Arguments of `DensityEstimator` for the tilt, under the same names."""
+    """Arguments of `DensityEstimator` for the tilt, under the same names, and a clock."""
 
     model: str
     num_inducing: int
@@ -40,6 +42,7 @@ class TiltSettings(NamedTuple):
     batch_size: int
     learning_rate: float | None
     patience: int
+    clock: Clock | None = None
 
 
 class Learned(NamedTuple):
@@ -50,11 +53,13 @@ class Learned(NamedTuple):
         validation_loss: its held-out loss, less the part that does not depend on it; zero is
             that of no tilt.
         steps: training steps taken.
+        history: losses on the way.
     """
 
     tilt: nn.Module
     validation_loss: float
     steps: int
+    history: list[Record]
 
 
 class NetworkTilt(nn.Module):
@@ -155,8 +160,9 @@ def _learn_network(
         z, s0 = batch.chunk(2, 1)
         return objective(model, z, generator) + _along(model, z, s0)
 
-    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["mlp"])
-    return Learned(tilt.double().requires_grad_(False), found.loss, found.steps)
+    options: dict[str, Any] = {"rate": _RATES["mlp"], "clock": settings.clock}
+    found = fit_module(tilt, loss, points, settings, generator, **options)
+    return Learned(tilt.double().requires_grad_(False), *found)
 
 
 def _learn_kernel(
@@ -178,13 +184,14 @@ def _learn_kernel(
 
         return objective(t, z, generator) + _along(t, z, s0)
 
-    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["dkef"])
+    options: dict[str, Any] = {"rate": _RATES["dkef"], "clock": settings.clock}
+    found = fit_module(tilt, loss, points, settings, generator, **options)
     tilt.double()
     with torch.no_grad():
         path = RidgePath(*(_form(tilt, part, generator) for part in points))
         lam = path.best()
         model.alpha.copy_(path.alpha(lam))
-    return Learned(tilt.requires_grad_(False), path.loss(lam), found.steps)
+    return Learned(tilt.requires_grad_(False), path.loss(lam), found.steps, found.history)
 
 
 def _form(tilt: KernelTilt, points: Tensor, generator: torch.Generator) -> QuadraticForm:

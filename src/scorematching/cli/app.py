@@ -1,15 +1,19 @@
-"""The command line: ``scorematching COMMAND --help`` explains each command with an example."""
+"""Programs: options that all have, and errors of one line."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from scorematching import __version__, datasets
+from scorematching import __version__
 
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
+
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
 
 
 def make_app(name: str, summary: str) -> typer.Typer:
@@ -25,6 +29,7 @@ def make_app(name: str, summary: str) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help, which fits a screen
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -43,12 +48,11 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(args=arguments, standalone_mode=False)
+        status = app(args=arguments, standalone_mode=False)
     except SystemExit as leaving:
         return int(leaving.code or 0)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        status = INTERRUPTED
     except Exception as error:
         if "--debug" in arguments:
             raise
@@ -56,7 +60,9 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         if message:  # empty where typer has shown the help
             print(f"{app.info.name}: {message}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
-    return 0
+    if status == INTERRUPTED:  # which is also what typer returns then
+        print(f"{app.info.name}: interrupted; the same command goes on", file=sys.stderr)
+    return status if isinstance(status, int) else 0
 
 
 def _show_version(asked: bool) -> None:
@@ -73,19 +79,3 @@ def _options(
     ] = False,
 ) -> None:
     """The options of every program; `run_app` and `_show_version` act on them."""
-
-
-app = make_app("scorematching", "Learn a density, or its score, from samples alone.")
-
-
-@app.command("datasets", epilog="Example: scorematching datasets --data-dir ~/data")
-def list_datasets(data_dir: DataDir = None) -> None:
-    """List the data sets, and whether their files are there."""
-    for name in datasets.names():
-        state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
-        typer.echo(f"{name:<12} {state}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; an error is one line on standard error and a non-zero exit."""
-    return run_app(app, arguments)

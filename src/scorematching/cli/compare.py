@@ -1,0 +1,79 @@
+"""``scorematching compare``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from scorematching.cli.app import DataDir
+from scorematching.cli.options import RunFolder, say
+from scorematching.cli.rows import rows_of
+from scorematching.evaluation import Estimate, paired_difference
+from scorematching.runs import Run, RunError, open_run
+from scorematching.runs.held_out import log_densities, loss_rows, model_losses, short
+from scorematching.runs.split import add_noise
+from scorematching.tables import read
+
+Other = Annotated[str, typer.Argument(metavar="RUN_B", help="Another run.")]
+Data = Annotated[
+    str | None, typer.Option("--data", help="Rows to compare at; default: those both held out.")
+]
+
+
+def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir = None) -> None:
+    """Compare two runs at the same rows: the mean difference with its standard error.
+
+    Both must model the same columns. Without --data the rows are those of the common table that
+    both have held out.
+    """
+    a, b = open_run(run_a), open_run(run_b)
+    _check_columns(a, b)
+    rows = _common_rows(a, b, data_dir) if data is None else _given_rows(a, data, data_dir)
+    rows = add_noise(rows, a.about["width"], a.seed + 1)
+    say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} rows that neither was fitted to")
+    if a.kind == b.kind == "density":
+        found = [log_densities(run.model, rows[run.columns]) for run in (a, b)]
+        say(_verdict("log-likelihood A - B", paired_difference(*found), larger_is_better=True))
+    x = loss_rows(a.space.rows(rows))
+    losses = [model_losses(run.model, a.space.like(run.space), x) for run in (a, b)]
+    say(_verdict("score-matching loss A - B", paired_difference(*losses), larger_is_better=False))
+
+
+def _verdict(name: str, difference: Estimate, larger_is_better: bool) -> str:
+    clear = abs(difference.mean) > 2 * difference.standard_error
+    winner = "A" if (difference.mean > 0) == larger_is_better else "B"
+    words = f"{winner} is better" if clear else "no clear difference"
+    return f"{name}: {short(difference)} per row, {words}"
+
+
+def _check_columns(a: Run, b: Run) -> None:
+    if a.summary.modelled != b.summary.modelled:
+        raise ValueError(
+            "both runs must model the same columns, got "
+            f"{', '.join(a.summary.modelled)} and {', '.join(b.summary.modelled)}; fit both with "
+            "the same --columns"
+        )
+
+
+def _given_rows(a: Run, data: str, data_dir: str | None) -> Any:
+    return rows_of(a, read(data, data_dir), "compare").drop_duplicates()
+
+
+def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:
+    """Rows that both have held out."""
+    if a.summary.sha256 != b.summary.sha256:
+        raise RunError(
+            f"{a.folder} and {b.folder} were fitted to different tables; give rows that are new "
+            "to both with --data"
+        )
+    table = a.prepared(a.read_table(None, data_dir))
+    both = np.isin(table.rows, np.intersect1d(a.rows, b.rows))
+    rows = table.frame[both].drop_duplicates()
+    if len(rows) < 2:
+        raise RunError(
+            f"{a.folder} and {b.folder} have held out {len(rows)} rows in common, and two or more "
+            "are needed; fit both with the same --seed, or give rows with --data"
+        )
+    return rows

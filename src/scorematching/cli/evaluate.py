@@ -1,0 +1,43 @@
+"""``scorematching evaluate``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scorematching.cli.app import DataDir
+from scorematching.cli.options import RunFolder, Table, say
+from scorematching.cli.rows import rows_of
+from scorematching.runs import HeldOut, hold_out_scores, open_run
+from scorematching.runs.split import add_noise
+from scorematching.tables import read
+
+NewData = Annotated[str | None, typer.Argument(metavar="[DATA]", help="Rows that are new to it.")]
+
+
+def evaluate(
+    run: RunFolder, new: NewData = None, data: Table = None, data_dir: DataDir = None
+) -> None:
+    """Log-likelihood and loss beside the baselines, at held-out rows or at DATA.
+
+    Without DATA the rows are those that fit held out, and the numbers those of the report.
+    """
+    found = open_run(run)
+    if new is None:
+        table = found.prepared(found.read_table(data, data_dir))
+        rows = found.parts(table).test
+    else:
+        rows = rows_of(found, read(new, data_dir), "evaluate").drop_duplicates()
+        rows = add_noise(rows, found.about["width"], found.seed + 1)
+    scores = hold_out_scores(found.model, found.baselines, found.space, rows)
+    say(*describe(scores))
+
+
+def describe(scores: HeldOut) -> list[str]:
+    """Held-out numbers as lines."""
+    head = (
+        f"{scores.rows} held-out rows, mean and standard error per row (gain: of this model over "
+        "the other)"
+    )
+    return [head, scores.table(), *scores.notes, "", *scores.verdicts()]

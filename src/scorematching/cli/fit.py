@@ -1,0 +1,119 @@
+"""``scorematching fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from scorematching.cli.app import DataDir
+from scorematching.cli.evaluate import describe
+from scorematching.cli.options import Device, Seed, command_of, say
+from scorematching.cli.progress import FitProgress, candidates
+from scorematching.report import write_report
+from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
+from scorematching.runs.families import fit_family
+from scorematching.runs.folder import PAGE, check_new
+from scorematching.runs.split import split_table
+from scorematching.runs.write import write_family_run
+from scorematching.tables import Prepared, prepare, read
+
+Model = Literal["auto", "mlp", "dkef", "nice", "score"]
+Family = Literal[
+    "gaussian", "truncated", "square-root", "gamma", "ppi", "von-mises-fisher", "bingham"
+]
+Objective = Literal["ssm-vr", "ssm", "sm", "mle"]
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="csv, tsv, parquet, npy, or a data set.")]
+Out = Annotated[Path, typer.Option(help="Folder to write.")]
+ModelOption = Annotated[Model, typer.Option(help="auto stacks estimates; score has no density.")]
+FamilyOption = Annotated[
+    Family | None, typer.Option(help="A parametric model with standard errors instead.")
+]
+ObjectiveOption = Annotated[Objective, typer.Option(help="Of score matching; mle for nice.")]
+Columns = Annotated[str | None, typer.Option(help="Names, by commas; default: all numbers.")]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
+]
+Noise = Annotated[Literal["auto", "none"], typer.Option(help="Noise for rounded columns.")]
+Minutes = Annotated[float | None, typer.Option(help="Stop the search after so many.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
+
+
+def fit(
+    context: typer.Context,
+    data: Data,
+    out: Out,
+    model: ModelOption = "auto",
+    objective: ObjectiveOption = "ssm-vr",
+    family: FamilyOption = None,
+    columns: Columns = None,
+    drop_missing: DropMissing = False,
+    dequantise: Noise = "auto",
+    seed: Seed = 0,
+    device: Device = "cpu",
+    max_minutes: Minutes = None,
+    overwrite: Overwrite = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Fit a density to a table; write a model, numbers and a report to a folder.
+
+    A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
+    mixture.
+    """
+    check_new(out, overwrite)
+    loaded = read(data, data_dir)
+    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+    choices = {
+        "path": str(Path(data).resolve()) if Path(data).is_file() else data,
+        "columns": chosen,
+        "drop_missing": drop_missing,
+        "dequantise": "none" if family else dequantise,
+    }
+    table = prepare(loaded, chosen, drop_missing, str(choices["dequantise"]))
+    if family is not None:
+        _fit_family(table, family, choices, command_of(context), out, overwrite)
+        return
+    table, _ = split_table(table, seed)
+    options = FitOptions(model, objective, seed, device, max_minutes)
+    say(table.summary, "")
+    with new_folder(out, overwrite) as folder:
+        fitted, lines = _fit(table, options)
+        write_run(folder, table, fitted, options, choices, command_of(context), lines)
+        trouble = _report(folder, table)
+    say(*describe(fitted.held_out), "", *trouble, f"wrote {out}")
+    if not trouble:
+        say(f"open {out / PAGE} in a browser: first the figure of gains over the baselines")
+
+
+def _fit_family(
+    table: Prepared,
+    family: str,
+    choices: dict[str, Any],
+    command: list[str],
+    out: Path,
+    overwrite: bool,
+) -> None:
+    """Fit a family to all rows, and print its table."""
+    say(table.summary, "")
+    with new_folder(out, overwrite) as folder:
+        fitted = fit_family(table, family)
+        write_family_run(folder, table, fitted, {**choices, "family": family}, command)
+        trouble = _report(folder, table)
+    say(fitted.summary, "", *trouble, f"wrote {out}")
+
+
+def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
+    total = candidates(options.model, len(table.frame))
+    with FitProgress(total) as progress:
+        return fit_table(table, options, progress), progress.lines
+
+
+def _report(folder: Path, table: Prepared) -> list[str]:
+    """Write the report; says why there is none."""
+    try:
+        write_report(open_run(folder, family=True), table)
+    except ImportError as error:
+        return [f"no report: {error}"]
+    return []

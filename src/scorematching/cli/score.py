@@ -1,0 +1,80 @@
+"""``scorematching score``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from scorematching._extras import import_extra
+from scorematching.cli.app import DataDir
+from scorematching.cli.files import check_output, write_frame
+from scorematching.cli.options import RunFolder, say
+from scorematching.cli.rows import columns_of
+from scorematching.runs import Run, open_run
+from scorematching.runs.unusual import RowScores, score_rows
+from scorematching.tables import read
+
+NewData = Annotated[str, typer.Argument(metavar="DATA", help="Rows to score.")]
+Out = Annotated[Path, typer.Option(help="csv, tsv or parquet file to write.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file.")]
+
+
+def score(
+    run: RunFolder,
+    data: NewData,
+    out: Out,
+    overwrite: Overwrite = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Add log-density, its error, gradient and a rank of unusual rows to a table.
+
+    New columns: log_density, log_density_error, grad_NAME for each column, unusual_rank (1 is the
+    most unusual row) and unusual_column. Rows with missing values get empty fields.
+    """
+    found = open_run(run)
+    check_output(out, overwrite)
+    loaded = read(data, data_dir)
+    numbers = columns_of(found, loaded)
+    good = np.isfinite(numbers.to_numpy()).all(1)
+    if not good.any():
+        raise ValueError(f"{data} must have a row without missing values, got none")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scores = score_rows(found.model, found.space, numbers[good])
+    write_frame(_joined(found, loaded.frame, good, scores), out)
+    say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
+    if not good.all():
+        say(f"{int((~good).sum())} rows with missing values were left empty")
+    say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")
+
+
+def _joined(run: Run, frame: Any, good: Any, scores: RowScores) -> Any:
+    """The table with the new columns; those of the same names are refused."""
+    frame_of = import_extra("pandas", "tables").DataFrame
+    columns: dict[str, Any] = {
+        "log_density": scores.log_density,
+        "log_density_error": scores.error,
+        **{f"grad_{name}": scores.gradient[:, i] for i, name in enumerate(run.columns)},
+        "unusual_rank": scores.rank,
+        "unusual_column": scores.column,
+    }
+    if run.kind == "score":
+        del columns["log_density"], columns["log_density_error"]
+    taken = [name for name in columns if name in frame]
+    if taken:
+        raise ValueError(
+            f"DATA must not have columns with the names of new ones, got {', '.join(taken[:3])}; "
+            "score the table without them"
+        )
+    added = frame_of(columns, index=frame.index[good]).reindex(frame.index)
+    added["unusual_rank"] = added["unusual_rank"].astype("Int64")
+    return frame.join(added)
+
+
+def _unusual(scores: RowScores, good: Any) -> list[str]:
+    places = np.flatnonzero(good)[np.argsort(scores.rank)[:5]] + 1
+    return [f"most unusual rows, counted from 1: {', '.join(map(str, places))}"]

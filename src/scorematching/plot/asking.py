@@ -1,0 +1,126 @@
+"""Data as arrays, and the values of models at them, whatever kind of model it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scorematching.derivatives.memory import owner_of
+from scorematching.fields import Field, LogDensityField
+
+Array = NDArray[np.float64]
+_BATCH_SIZE = 4096
+
+
+def to_points(data: Any, name: str = "data") -> Array:
+    """Finite points ``(N, D)`` from an array, a tensor or a data frame; ``(N,)`` is one column.
+
+    Raises:
+        ValueError: if there is no point, or some are not finite.
+    """
+    raw = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
+    try:
+        x = np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be an array of numbers, got {type(data).__name__} with entries that are "
+            "no numbers; select columns of numbers"
+        ) from None
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or x.size == 0:
+        raise ValueError(
+            f"{name} must have shape (N, D) with N, D >= 1, got {x.shape}; flatten images with "
+            f"{name}.reshape(len({name}), -1)"
+        )
+    if not np.isfinite(x).all():
+        raise ValueError(
+            f"{name} must be finite, got NaN or infinity in {(~np.isfinite(x)).any(1).sum()} of "
+            f"{len(x)} rows; drop them first"
+        )
+    return x
+
+
+def check_columns(x: Array, samples: Array) -> None:
+    """Require samples with the columns of data."""
+    if samples.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"samples must have the {x.shape[1]} columns of data, got {samples.shape[1]}; draw "
+            "them from a model of these data"
+        )
+
+
+def names_of(data: Any, dim: int) -> list[str]:
+    """Names of the columns of a data frame; x1, x2 ... otherwise."""
+    columns = getattr(data, "columns", None)
+    if columns is None or len(columns) != dim:
+        return [f"x{i + 1}" for i in range(dim)]
+    return [str(column) for column in columns]
+
+
+def log_density_at(model: Any, x: Array, like: Any) -> Array:
+    """The log-density of a model at points, ``(N, D) -> (N,)``.
+
+    Args:
+        model: an estimator with ``score_samples``, a result with ``predict``, a field or a
+            callable on tensors.
+        x: the points.
+        like: the data; a tensor decides dtype and device.
+
+    Raises:
+        TypeError: if the model has no log-density.
+    """
+    if hasattr(model, "score_samples"):
+        return np.asarray(model.score_samples(x), dtype=np.float64)
+    if hasattr(model, "conf_int") and hasattr(model, "predict"):
+        return np.asarray(model.predict(x), dtype=np.float64)
+    if isinstance(model, Field) and not isinstance(model, LogDensityField):
+        raise TypeError(
+            f"the model must have a log-density, got {model!r}, which has a score alone; draw it "
+            "with scorematching.plot.score_field"
+        )
+    field = model if isinstance(model, LogDensityField) else _field(model, "score_samples")
+    return _evaluate(field.log_density, model, x, like)
+
+
+def score_at(model: Any, x: Array, like: Any) -> Array:
+    """The score of a model at points, ``(N, D) -> (N, D)``; see `log_density_at`."""
+    if hasattr(model, "grad_log_density"):
+        return np.asarray(model.grad_log_density(x), dtype=np.float64)
+    if hasattr(model, "conf_int") and hasattr(model, "predict"):
+        return np.asarray(model.predict(x, "score"), dtype=np.float64)
+    field = model if isinstance(model, Field) else _field(model, "grad_log_density")
+    return _evaluate(field.score, model, x, like)
+
+
+def _field(model: Any, method: str) -> LogDensityField:
+    if not callable(model):
+        raise TypeError(
+            f"the model must be an estimator with {method}, a field or a callable log-density, "
+            f"got {type(model).__name__}"
+        )
+    return LogDensityField(model, check_smoothness=False)
+
+
+def _evaluate(question: Callable[[Tensor], Tensor], model: Any, x: Array, like: Any) -> Array:
+    example = _example(model, like)
+    batches = torch.as_tensor(x).to(example).split(_BATCH_SIZE)
+    with torch.no_grad():
+        return torch.cat([question(batch) for batch in batches]).double().cpu().numpy()
+
+
+def _example(model: Any, like: Any) -> Tensor:
+    """A tensor with the dtype and on the device that a model wants."""
+    if isinstance(like, Tensor) and like.is_floating_point():
+        return like[:0]
+    call = model.model.call if isinstance(model, Field) else model
+    owner = owner_of(call)
+    if isinstance(owner, nn.Module):
+        found = next((p for p in owner.parameters() if p.is_floating_point()), None)
+        if found is not None:
+            return found.detach()
+    return torch.empty(0, dtype=torch.float64)

@@ -1,0 +1,119 @@
+"""All pairs of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scorematching.plot.asking import Array, check_columns, names_of, to_points
+from scorematching.plot.canvas import padded, pyplot, tidy
+from scorematching.plot.palette import DATA, SAMPLES
+
+_MAX_COLUMNS, _MAX_DOTS = 6, 1000
+
+
+def pairs(
+    data: Any,
+    samples: Any = None,
+    axes: Any = None,
+    *,
+    columns: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+) -> Any:
+    """Draw every column against every other, data beside samples of a model.
+
+    Histograms stand on the diagonal and points below it. Above 1000 points, every k-th is drawn.
+
+    Args:
+        data: points ``(N, D)``: an array, a data frame or a tensor.
+        samples: points of a model, ``(M, D)``; None draws the data alone.
+        axes: axes of matplotlib, ``(k, k)`` for k columns; None makes new ones.
+        columns: indices of the columns; None takes the first six.
+        names: of all D columns; None takes those of a data frame.
+
+    Returns:
+        The axes, ``(k, k)``.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit each other.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(40, 3))
+        >>> pairs(x, x + 0.1).shape
+        (3, 3)
+    """
+    x = to_points(data)
+    y = None if samples is None else to_points(samples, "samples")
+    if y is not None:
+        check_columns(x, y)
+    chosen = _choose(columns, x.shape[1])
+    titles = list(names) if names is not None else names_of(data, x.shape[1])
+    grid = _grid(axes, len(chosen))
+    for i, row in enumerate(chosen):
+        for j, column in enumerate(chosen):
+            _panel(grid[i, j], x, y, row, column)
+            grid[i, j].set_xlabel(titles[column] if i == len(chosen) - 1 else "")
+            grid[i, j].set_ylabel(titles[row] if j == 0 and i > 0 else "")
+    if y is not None:
+        _legend(grid)
+    return grid
+
+
+def _choose(columns: Sequence[int] | None, dim: int) -> list[int]:
+    chosen = list(range(min(dim, _MAX_COLUMNS))) if columns is None else [int(c) for c in columns]
+    if not chosen or not all(0 <= column < dim for column in chosen):
+        raise ValueError(
+            f"columns must be indices from 0 to {dim - 1}, got {columns}; leave them out for the "
+            "first six"
+        )
+    return chosen
+
+
+def _grid(axes: Any, k: int) -> Any:
+    if axes is None:
+        size = 1.6 * k + 0.8
+        axes = pyplot().subplots(k, k, figsize=(size, size), layout="constrained", squeeze=False)[1]
+    grid = np.atleast_2d(np.asarray(axes, dtype=object))
+    if grid.shape != (k, k):
+        raise ValueError(
+            f"axes must have shape ({k}, {k}) for {k} columns, got {grid.shape}; pass "
+            f"plt.subplots({k}, {k}, squeeze=False)[1]"
+        )
+    return grid
+
+
+def _panel(ax: Any, x: Array, y: Array | None, row: int, column: int) -> None:
+    """A histogram on the diagonal, points below it, nothing above."""
+    limits = [padded(*np.quantile(x[:, k], [0.002, 0.998])) for k in (column, row)]
+    sets = ([] if y is None else [(y, SAMPLES, "samples")]) + [(x, DATA, "data")]
+    if column > row:
+        ax.set_axis_off()
+        return
+    for points, colour, label in sets:
+        if row == column:
+            look = {"color": colour, "histtype": "step", "density": True, "linewidth": 1.2}
+            ax.hist(points[:, row], bins=24, range=limits[0], label=label, **look)
+        else:
+            shown = points[:: -(-len(points) // _MAX_DOTS)][:, [column, row]]
+            size = 4 if len(shown) > 100 else 12
+            ax.scatter(*shown.T, s=size, alpha=0.4, linewidths=0, color=colour, label=label)
+    ax.set_xlim(limits[0])
+    ax.tick_params(labelsize="x-small")
+    if row == column:
+        ax.set_yticks([])
+    else:
+        ax.set_ylim(limits[1])
+    tidy(ax)
+
+
+def _legend(grid: Any) -> None:
+    """In the empty upper right corner, or above a single histogram."""
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    if len(grid) > 1:
+        grid[0, -1].legend(handles, labels, loc="upper right", frameon=False)
+    else:
+        anchor = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2}
+        grid[0, 0].legend(handles, labels, frameon=False, borderaxespad=0.2, **anchor)

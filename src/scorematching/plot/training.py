@@ -1,0 +1,124 @@
+"""Losses over steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scorematching.plot.canvas import axes_or_new, legend_below, padded, tidy
+from scorematching.plot.palette import FAINT, style
+from scorematching.training.progress import read_log
+
+Pairs = list[tuple[float, float]]
+
+
+def training(
+    run: Any,
+    ax: Any = None,
+    *,
+    validation_error: float | Sequence[float] | None = None,
+    label: str | None = None,
+) -> Any:
+    """Draw the losses of a run.
+
+    Training losses are means over batches since the record before. A single record is drawn as a
+    point. Losses of the first steps that are far above all others are cut off.
+
+    Args:
+        run: a `scorematching.training.TrainResult`, its history, the events of
+            `scorematching.training.read_log`, or the path of a ``log.jsonl`` or of its folder.
+        ax: axes of matplotlib; None makes new ones.
+        validation_error: standard error of the validation losses: one number, or one each.
+        label: name of the method, which decides the colour; None is plain "validation".
+
+    Returns:
+        The axes.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        TypeError: if run is none of these.
+        ValueError: if it has no records.
+
+    Example:
+        >>> from scorematching.training import Record
+        >>> records = [Record(step, 1.0 / step, 1e-3, 0.1, 2.0 / step) for step in (10, 20)]
+        >>> training(records).get_xlabel()
+        'step'
+    """
+    losses, validation = _curves(run)
+    ax = axes_or_new(ax)
+    name, look = f"{label}: " if label else "", style(label or "SSM-VR")
+    _curve(ax, losses, color=FAINT, label=f"{name}training batches")
+    if validation:
+        _curve(ax, validation, color=look.color, label=f"{name}validation", zorder=3)
+        _errors(ax, validation, validation_error, look.color)
+        best = min(validation, key=lambda pair: pair[1])
+        mark = f"{name}best: step {best[0]:g}"
+        ax.plot(*best, "o", color=look.color, markersize=7, fillstyle="none", label=mark)
+    ax.set(xlabel="step", ylabel="loss", ylim=_limits(losses, validation))
+    tidy(ax)
+    legend_below(ax)
+    return ax
+
+
+def _curves(run: Any) -> tuple[Pairs, Pairs]:
+    """Finite training and validation losses by step."""
+    records = [_fields(record) for record in _records(run)]
+    found: tuple[Pairs, Pairs] = ([], [])
+    for record in records:
+        for key, curve in zip(("loss", "validation"), found):
+            value = record.get(key)
+            if value is not None and math.isfinite(value):
+                curve.append((float(record["step"]), float(value)))
+    if not any(found):
+        raise ValueError(
+            f"run must have records with finite losses, got {len(records)} records without; train "
+            "for log_every steps or more"
+        )
+    return found
+
+
+def _records(run: Any) -> list[Any]:
+    if isinstance(run, (str, Path)):
+        path = Path(run)
+        path = path / "log.jsonl" if path.is_dir() else path
+        if not path.exists():
+            raise FileNotFoundError(f"run must be a log.jsonl or a folder with one, got {path}")
+        run = read_log(path)
+    run = getattr(run, "history", run)
+    if not isinstance(run, Sequence):
+        raise TypeError(
+            f"run must be a TrainResult, a list of records or a path, got {type(run).__name__}"
+        )
+    return [r for r in run if not isinstance(r, Mapping) or r.get("event", "record") == "record"]
+
+
+def _fields(record: Any) -> Mapping[str, Any]:
+    return record if isinstance(record, Mapping) else vars(record)
+
+
+def _curve(ax: Any, curve: Pairs, **look: Any) -> None:
+    """A line, with markers where there are few points."""
+    if curve:
+        ax.plot(*zip(*curve), marker="." if len(curve) < 30 else "", **look)
+
+
+def _errors(ax: Any, curve: Pairs, error: float | Sequence[float] | None, colour: str) -> None:
+    if error is None:
+        return
+    steps, values = np.array(curve).T
+    errors = np.broadcast_to(np.asarray(error, dtype=np.float64), values.shape)
+    ax.errorbar(steps, values, errors, fmt="none", ecolor=colour, alpha=0.6, capsize=2)
+
+
+def _limits(losses: Pairs, validation: Pairs) -> tuple[float, float]:
+    """Everything after the first fifth of the run, and as much of the beginning again."""
+    last = max(step for step, _ in [*losses, *validation])
+    values = np.array([*losses, *validation])
+    late = values[values[:, 0] > 0.2 * last, 1]
+    low, high = values[:, 1].min(), late.max()
+    return padded(low, min(values[:, 1].max(), high + (high - low)), 0.06)

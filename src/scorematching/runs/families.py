@@ -1,0 +1,103 @@
+"""Parametric families by name, fitted to all rows of a table with standard errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from scorematching.inference import Summary, fit, models
+from scorematching.tables import Prepared
+
+FAMILIES: dict[str, Callable[[int], Any]] = {
+    "gaussian": models.Gaussian,
+    "truncated": models.TruncatedGaussian,
+    "square-root": models.PairwiseInteraction.exponential_square_root,
+    "gamma": models.PairwiseInteraction.gamma,
+    "ppi": models.PPI,
+    "von-mises-fisher": models.VonMisesFisher,
+    "bingham": models.Bingham,
+}
+"""Models of `scorematching.inference`, by number of columns.
+
+Truncated, square-root and gamma models have positive columns; rows of a PPI model are shares that
+sum to one, and rows of the last two lie on the unit sphere.
+"""
+
+_COMPOSITIONS = ("ppi",)
+"""Families whose columns determine each other, so that none is set aside."""
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyFit:
+    """A fitted family.
+
+    Attributes:
+        family: its name.
+        columns: that were modelled.
+        summary: the table of estimates, with names of columns.
+        values: the estimates, in the order of the table.
+        covariance: of the estimates.
+    """
+
+    family: str
+    columns: list[str]
+    summary: Summary
+    values: list[float]
+    covariance: list[list[float]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "family": self.family,
+            "columns": self.columns,
+            "names": [name for name, _ in self.summary.rows],
+            "values": self.values,
+            "covariance": self.covariance,
+            "text": self.summary.as_text(),
+            "html": self.summary.as_html(),
+        }
+
+
+def fit_family(table: Prepared, family: str) -> FamilyFit:
+    """Fit a family to all rows by exact score matching.
+
+    Args:
+        table: from `prepare`; columns that were set aside are left out.
+        family: a key of `FAMILIES`.
+
+    Raises:
+        ValueError: if the rows do not lie where the family does; the message names the row.
+        SingularInformationError: if the rows do not determine the parameters.
+
+    Example:
+        >>> from scorematching.tables import prepare, read
+        >>> table = prepare(read("redwine"), columns=["pH", "alcohol"])
+        >>> [name for name, _ in fit_family(table, "gaussian").summary.rows][:2]
+        ['linear[pH]', 'linear[alcohol]']
+    """
+    kept = range(table.frame.shape[1]) if family in _COMPOSITIONS else table.table.kept
+    columns = [str(table.frame.columns[c]) for c in kept]
+    x = torch.tensor(table.frame[columns].to_numpy())
+    result = fit(FAMILIES[family](len(columns)), x, generator=torch.Generator().manual_seed(0))
+    summary = result.summary()
+    rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
+    covariance = torch.as_tensor(result.cov_params()).tolist()
+    values = [float(result.params[name]) for name in result.names]
+    return FamilyFit(family, columns, replace(summary, rows=rows), values, covariance)
+
+
+def _with_names(name: str, columns: list[str]) -> str:
+    """``precision[0,1]`` with the names of the columns in place of their numbers.
+
+    Example:
+        >>> _with_names("precision[0,1]", ["pH", "alcohol"])
+        'precision[pH, alcohol]'
+    """
+    found = re.fullmatch(r"(\w+)\[([\d,]+)\]", name)
+    if found is None or any(int(i) >= len(columns) for i in found[2].split(",")):
+        return name
+    return f"{found[1]}[{', '.join(columns[int(i)] for i in found[2].split(','))}]"

@@ -1,0 +1,246 @@
+"""The folder of a run: written completely or not at all.
+
+==================  ==============================================================================
+``run.json``        command, options, versions, what the table holds, held-out numbers
+``split.json``      which rows of the file were held out
+``model/``          the model, for `scorematching.load`
+``baselines/``      Gaussian, kernel estimate and mixture, likewise
+``log.jsonl``       progress and training losses, one JSON object per line
+``report.html``     the page
+==================  ==============================================================================
+
+The table itself is not copied: ``run.json`` has its path and its sha256, and commands that need it
+read it again. A kernel estimate consists of its training rows, though, so a folder with one has
+to be kept as private as the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scorematching.errors import ScoreMatchingError
+from scorematching.runs.baselines import NAMES
+from scorematching.runs.held_out import HeldOut
+from scorematching.runs.space import Space
+from scorematching.runs.split import Parts, split_table
+from scorematching.saving import load
+from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
+
+ABOUT, SPLIT, LOG, PAGE, MODEL = "run.json", "split.json", "log.jsonl", "report.html", "model"
+FORMAT = 1
+
+
+class RunError(ScoreMatchingError, ValueError):
+    """A folder is no run, or its table is not at hand.
+
+    Example:
+        >>> issubclass(RunError, ValueError)
+        True
+    """
+
+
+def check_new(folder: Path, overwrite: bool) -> None:
+    """Refuse to write over anything but, with ``overwrite``, a run.
+
+    Raises:
+        FileExistsError: if the folder exists.
+    """
+    if not os.path.lexists(folder):
+        return
+    if not overwrite:
+        raise FileExistsError(f"{folder} exists; pass --overwrite, or another folder to --out")
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.is_symlink() or not (empty or (folder / ABOUT).is_file()):
+        raise FileExistsError(f"{folder} exists and is no run; choose another folder for --out")
+
+
+@contextmanager
+def new_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary folder that takes its final name when the block ends without an error.
+
+    Args:
+        folder: the final name.
+        overwrite: replace a run of that name.
+    """
+    check_new(folder, overwrite)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex[:8]
+    new, old = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("new", "old"))
+    new.mkdir()
+    try:
+        yield new
+        check_new(folder, overwrite)
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for left in (new, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write strict JSON; numbers that are not finite become null."""
+    text = json.dumps(_strict(values), indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _strict(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run in a folder.
+
+    Attributes:
+        folder: of the run.
+        about: the content of ``run.json``.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """What was fitted: "density", "score" or "family"."""
+        return str(self.about["kind"])
+
+    @property
+    def seed(self) -> int:
+        """Of the fit."""
+        return int(self.about["options"]["seed"])
+
+    @cached_property
+    def summary(self) -> TableSummary:
+        """The table that it was fitted to."""
+        return TableSummary.from_dict(self.about["data"])
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """The held-out numbers of the fit."""
+        return HeldOut.from_dict(self.about["held_out"])
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """Rows of the file that were held out, counted from zero."""
+        split = json.loads((self.folder / SPLIT).read_text(encoding="utf-8"))
+        return np.array(split["held_out"], dtype=np.int64)
+
+    @cached_property
+    def model(self) -> Any:
+        """The fitted estimator."""
+        return load(self.folder / MODEL)
+
+    @cached_property
+    def baselines(self) -> dict[str, Any]:
+        """Distributions of the modelled columns, by name."""
+        folder = self.folder / "baselines"
+        return {name: load(folder / name) for name in NAMES if (folder / name).exists()}
+
+    @cached_property
+    def space(self) -> Space:
+        """In which losses are compared."""
+        return Space.of(self.summary.modelled, self.baselines["Gaussian"])
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that the model takes, in order."""
+        names = getattr(self.model, "feature_names_in_", self.summary.modelled)
+        return [str(name) for name in names]
+
+    def read_table(self, source: str | None = None, data_dir: str | None = None) -> Loaded:
+        """Read the table that the run was fitted to again.
+
+        Args:
+            source: where it is now; None is where it was.
+            data_dir: where files of data sets are looked for.
+
+        Raises:
+            RunError: if it is not there, or its content has changed.
+        """
+        place = source or self.about["options"]["path"]
+        try:
+            loaded = read(place, data_dir)
+        except FileNotFoundError:
+            raise RunError(
+                f"this needs the table that {self.folder} was fitted to, which is not at {place}; "
+                "give its place with --data"
+            ) from None
+        if loaded.sha256 != self.summary.sha256:
+            raise RunError(
+                f"{place} has changed since {self.folder} was fitted to it; give the old file with "
+                "--data, or fit again"
+            )
+        return loaded
+
+    def prepared(self, loaded: Loaded) -> Prepared:
+        """The table as it was prepared for the fit."""
+        options = self.about["options"]
+        names = ("columns", "drop_missing", "dequantise")
+        table = prepare(loaded, **{name: options[name] for name in names})
+        return split_table(table, self.seed)[0]
+
+    def parts(self, table: Prepared) -> Parts:
+        """Training and test rows of the table, as they were for the fit."""
+        held = np.isin(table.rows, self.rows).nonzero()[0]
+        return Parts(table.frame[self.columns], held, self.about["width"], self.seed)
+
+
+def open_run(folder: str | Path, family: bool = False) -> Run:
+    """Open the folder of a run.
+
+    Args:
+        folder: that was given to fit.
+        family: accept fits of parametric families too, which have no saved model.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        RunError: if it is no run, or one of another version.
+
+    Example:
+        >>> open_run("runs/wine").held_out.rows  # doctest: +SKIP
+        320
+    """
+    path = Path(folder).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no run {str(folder)!r}; `scorematching fit DATA --out {folder}` makes one"
+        )
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise RunError(
+            f"{folder} must be the folder of a run, got one without a readable {ABOUT}; give the "
+            "folder that was given to fit --out"
+        ) from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise RunError(
+            f"{path / ABOUT} must have format {FORMAT}, got another; open it with the version of "
+            "the package that wrote it"
+        )
+    run = Run(path, about)
+    if run.kind == "family" and not family:
+        raise RunError(
+            f"this needs a run with a model, got {folder} with a parametric fit; `scorematching "
+            f"inspect {folder}` shows its estimates"
+        )
+    return run

@@ -1,0 +1,101 @@
+"""Which rows are held out, and noise for rounded columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scorematching.datasets import Dequantise
+from scorematching.tables import Prepared
+from scorematching.tables.prepare import fitted_to
+
+_SHARE, _MAX = 0.2, 5000
+
+
+def held_out_rows(x: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
+    """A fifth of the rows at random, at most 5,000; copies of a row stay together.
+
+    Args:
+        x: rows ``(N, D)``.
+        seed: of the choice.
+
+    Returns:
+        Their numbers, in order.
+
+    Example:
+        >>> rows = held_out_rows(np.arange(40.0).reshape(20, 2), seed=0)
+        >>> len(rows), bool((np.diff(rows) > 0).all())
+        (4, True)
+    """
+    _, group = torch.tensor(x).unique(dim=0, return_inverse=True)
+    count = int(group.max()) + 1
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[order[: min(max(2, round(_SHARE * count)), _MAX)]] = True
+    return chosen[group].nonzero().flatten().numpy()
+
+
+def split_table(table: Prepared, seed: int) -> tuple[Prepared, NDArray[np.int64]]:
+    """A table whose columns vary among the training rows, and the rows that are held out.
+
+    Args:
+        table: from `prepare`.
+        seed: of the split.
+    """
+    held = held_out_rows(table.frame.to_numpy(), seed)
+    rest = np.setdiff1d(np.arange(len(table.frame)), held)
+    return fitted_to(table, rest), held
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Training and test rows of a table.
+
+    Attributes:
+        frame: all rows, in the columns that the model takes.
+        held: numbers of the rows that are held out.
+        width: of the noise in rounded columns, by name of modelled columns.
+        seed: of the noise.
+    """
+
+    frame: Any
+    held: NDArray[np.int64]
+    width: dict[str, float]
+    seed: int
+
+    @property
+    def train(self) -> Any:
+        """Rows to fit to."""
+        return self.frame.drop(index=self.held)
+
+    @property
+    def train_noisy(self) -> Any:
+        """The same with noise in rounded columns."""
+        return add_noise(self.train, self.width, self.seed)
+
+    @property
+    def test(self) -> Any:
+        """Held-out rows, copies left out, with noise in rounded columns."""
+        rows = self.frame.iloc[self.held].drop_duplicates()
+        return add_noise(rows, self.width, self.seed + 1)
+
+
+def add_noise(frame: Any, width: dict[str, float], seed: int) -> Any:
+    """A copy of a table with uniform noise in its rounded columns.
+
+    Args:
+        frame: with the columns of ``width`` and perhaps others.
+        width: half the width of the noise, by name.
+        seed: of the noise.
+    """
+    noisy = frame.copy()
+    columns = [name for name in frame.columns if width.get(name, 0.0) > 0]
+    if columns:
+        dequantise = Dequantise(torch.tensor([width[name] for name in columns]))
+        generator = torch.Generator().manual_seed(seed)
+        noisy[columns] = dequantise(torch.tensor(frame[columns].to_numpy()), generator).numpy()
+    return noisy

@@ -1,0 +1,112 @@
+"""Findings about a table, one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scorematching.estimators.density.table import Table
+from scorematching.tables.summary import Column, Finding, listed
+
+_CLOSE = 0.98
+_MAX_ROWS = 10_000
+
+
+def findings_of(
+    columns: Sequence[Column],
+    missing: Any,
+    table: Table,
+    x: Tensor,
+    used: Sequence[str],
+    rounded: NDArray[np.float64],
+    dequantise: bool,
+) -> Iterator[Finding]:
+    """What has to be known about a table.
+
+    Args:
+        columns: all of them.
+        missing: which values of the columns of numbers are missing.
+        table: what is modelled.
+        x: the numbers ``(N, D)``.
+        used: names of its columns.
+        rounded: noise that would fill the gaps of rounded columns.
+        dequantise: whether it is added.
+    """
+    yield from _left_out(columns)
+    yield from _missing(missing)
+    yield from _set_aside(table, used)
+    yield from _rounded(table, used, x, rounded, dequantise)
+    yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
+    if table.repeated:
+        done = "copies stay together when rows are held out"
+        yield Finding(f"{_rows(table.repeated)} that repeat another one", done)
+
+
+def _left_out(columns: Sequence[Column]) -> Iterator[Finding]:
+    done = {
+        "text": "left out, since a density needs numbers; fit a table for each group to compare",
+        "dates": "left out; turn them into numbers, such as days, to model them",
+        "empty": "left out",
+        "numbers the rows": "left out; name the column in --columns to model it all the same",
+    }
+    for role, action in done.items():
+        names = [column.name for column in columns if column.role == role]
+        if names:
+            word = "column without values" if role == "empty" else f"column of {role}"
+            word = "column that numbers the rows" if role == "numbers the rows" else word
+            yield Finding(f"{word} ({listed(names)})", action)
+    flags = [c.name for c in columns if c.kind == "true/false" and c.role == "modelled"]
+    if flags:
+        yield Finding(f"true and false ({listed(flags)})", "modelled as 1 and 0")
+
+
+def _missing(missing: Any) -> Iterator[Finding]:
+    rows = int(missing.any(axis=1).sum())
+    if rows:
+        counts = missing.sum()
+        where = listed(f"{name} {count}" for name, count in counts[counts > 0].items())
+        yield Finding(f"{_rows(rows)} with missing values ({where})", "left out")
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def _set_aside(table: Table, used: Sequence[str]) -> Iterator[Finding]:
+    if table.constant:
+        names = listed(used[c] for c in table.constant)
+        yield Finding(f"constant ({names})", "set aside; samples have the constant again")
+    if table.dependent:
+        names = listed(used[c] for c in table.dependent)
+        yield Finding(
+            f"linear function of other columns ({names})",
+            "set aside, since the density is that of the others; samples have it again",
+        )
+
+
+def _rounded(
+    table: Table, used: Sequence[str], x: Tensor, rounded: NDArray[np.float64], dequantise: bool
+) -> Iterator[Finding]:
+    columns = [c for c, width in zip(table.kept, rounded) if width > 0]
+    if not columns:
+        return
+    named = listed(f"{used[c]} {len(x[:, c].unique())} values" for c in columns)
+    done = "uniform noise fills the gaps, since rounded values have no density"
+    if not dequantise:
+        done = "left as they are; likelihoods then measure how narrow the peaks are"
+    yield Finding(f"rounded or discrete ({named})", done)
+
+
+def _collinear(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
+    if len(names) < 2:
+        return
+    correlations = torch.corrcoef(x[:_MAX_ROWS].T).abs().triu(1).nan_to_num()
+    pairs = (correlations > _CLOSE).nonzero().tolist()
+    if pairs:
+        shown = listed(f"{names[a]} and {names[b]} {correlations[a, b]:.3f}" for a, b in pairs)
+        yield Finding(f"nearly collinear (correlation of {shown})", "both kept")

@@ -1,0 +1,76 @@
+"""Kinds of columns: numbers, true and false, text, dates, counts of the rows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from scorematching._extras import import_extra
+
+_DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})")
+_MOSTLY = 0.5
+
+
+def kind_of(values: Any) -> str:
+    """What a column of a data frame holds.
+
+    Args:
+        values: a pandas series.
+
+    Returns:
+        "numbers", "whole numbers", "true/false", "dates", "text" or "empty".
+
+    Example:
+        >>> import pandas
+        >>> kind_of(pandas.Series(["2024-01-31", None]))
+        'dates'
+    """
+    types = import_extra("pandas", "tables").api.types
+    present = values.dropna()
+    if not len(present):
+        return "empty"
+    if types.is_bool_dtype(values) or (
+        values.dtype == object and all(isinstance(value, (bool, np.bool_)) for value in present)
+    ):
+        return "true/false"
+    if types.is_complex_dtype(values):
+        return "text"
+    if types.is_numeric_dtype(values):
+        number = present.to_numpy(np.float64)
+        return "whole numbers" if (number == np.round(number)).all() else "numbers"
+    if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
+        return "dates"
+    shown = present.astype(str)
+    return "dates" if all(_DATE.match(text) for text in shown[:100]) else "text"
+
+
+def refuse_almost_numbers(values: Any, name: str) -> None:
+    """Refuse a column of text that is mostly numbers: leaving it out would surprise.
+
+    Raises:
+        ValueError: with the first value that is no number, and its row.
+    """
+    pandas = import_extra("pandas", "tables")
+    present = values.dropna().astype(str)
+    number = pandas.to_numeric(present, errors="coerce")
+    bad = number.isna()
+    if bad.mean() < _MOSTLY and bad.any():
+        raise ValueError(
+            f"column {name!r} holds numbers except for {present[bad].iloc[0]!r} in row "
+            f"{int(bad.idxmax()) + 1} ({int(bad.sum())} such values); write missing values as "
+            "empty fields, or leave the column out with --columns"
+        )
+
+
+def counts_rows(values: Any) -> bool:
+    """Whether a column numbers the rows: 0, 1, 2 ... or 1, 2, 3 ...
+
+    Example:
+        >>> import pandas
+        >>> counts_rows(pandas.Series([1, 2, 3])), counts_rows(pandas.Series([2, 4, 6]))
+        (True, False)
+    """
+    number = values.to_numpy(np.float64, na_value=np.nan)
+    return bool(len(number) > 2 and number[0] in (0.0, 1.0) and (np.diff(number) == 1).all())

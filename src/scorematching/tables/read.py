@@ -1,0 +1,176 @@
+"""Tables from files and from embedded data sets, as data frames."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from scorematching import datasets
+from scorematching._extras import import_extra
+from scorematching.tables.text import NAMES, check_lines, decode, sniff
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
+"""Of the files that can be read."""
+
+_TOY_SEED = 0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A table and where it came from.
+
+    Attributes:
+        frame: a pandas data frame, as it is in the file.
+        name: the file's path, or the name of a data set.
+        sha256: of the file's bytes, or of the data set's numbers.
+        notes: how the file was read, such as its delimiter.
+    """
+
+    frame: Any
+    name: str
+    sha256: str
+    notes: tuple[str, ...] = ()
+
+
+def read(source: str | Path, data_dir: str | None = None) -> Loaded:
+    """Read a table.
+
+    Args:
+        source: a csv, tsv, txt, parquet or npy file, or the name of a data set. Delimiter,
+            encoding, decimal mark and header of text files are found out.
+        data_dir: where files of data sets are looked for.
+
+    Returns:
+        The table.
+
+    Raises:
+        FileNotFoundError: if there is neither a file nor a data set of that name.
+        ImportError: if pandas is not installed.
+        ValueError: if the file is empty, or is no table; the message names the line.
+
+    Example:
+        >>> read("redwine").frame.shape
+        (1599, 11)
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _read_file(path)
+    if str(source) in datasets.names():
+        return _read_dataset(str(source), data_dir)
+    raise FileNotFoundError(f"there is no file {str(source)!r}{_hint(path)}")
+
+
+def _hint(path: Path) -> str:
+    """What could have been meant."""
+    if path.is_dir():
+        return ", which is a folder; give a file in it"
+    files = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(str(path), [*datasets.names(), *files], n=1, cutoff=0.7)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f" and no data set of that name{meant or '; `scorematching datasets` lists them'}"
+
+
+def _read_file(path: Path) -> Loaded:
+    readers = {".parquet": _read_parquet, ".npy": _read_npy}
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(
+            f"{path} must be one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'}; save the "
+            "table as csv"
+        )
+    content = path.read_bytes()
+    frame, notes = readers.get(suffix, _read_text)(content, path)
+    if not len(frame):
+        raise ValueError(f"{path} has no rows; nothing can be fitted")
+    return Loaded(frame, str(path), hashlib.sha256(content).hexdigest(), notes)
+
+
+def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
+    pandas = import_extra("pandas", "tables")
+    text, encoding = decode(content, str(path))
+    dialect = sniff(text, encoding, "\t" if path.suffix.lower() == ".tsv" else None)
+    check_lines(text, dialect, str(path))
+    frame = pandas.read_csv(
+        io.StringIO(text),
+        sep=dialect.delimiter,
+        header=0 if dialect.header else None,
+        decimal=dialect.decimal,
+        index_col=False,
+        skipinitialspace=True,
+        low_memory=False,
+    )
+    frame.columns = _names(frame.columns, dialect.header)
+    notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
+    notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
+    notes += ["decimal comma"] if dialect.decimal == "," else []
+    return frame, tuple(notes)
+
+
+def _names(columns: Any, header: bool) -> list[str]:
+    """Names of columns; those of pandas for a column without a name are replaced."""
+    if not header:
+        return _numbered(len(columns))
+    nameless = "Unnamed: "
+    return [
+        f"column {i}" if str(c).startswith(nameless) else str(c).strip()
+        for i, c in enumerate(columns, 1)
+    ]
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"column {i}" for i in range(1, count + 1)]
+
+
+def _read_parquet(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
+    pandas = import_extra("pandas", "tables")
+    import_extra("pyarrow", "tables")
+    try:
+        frame = pandas.read_parquet(io.BytesIO(content))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} must be a parquet file, got: {reason}; write it again") from error
+    frame.columns = [str(c) for c in frame.columns]
+    return frame.reset_index(drop=True), ("parquet",)
+
+
+def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
+    pandas = import_extra("pandas", "tables")
+    try:
+        values = np.load(io.BytesIO(content), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} must be an array of numbers in npy format, got: {reason}; write it with "
+            "numpy.save"
+        ) from error
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or not np.issubdtype(values.dtype, np.number):
+        raise ValueError(
+            f"{path} must be a table of numbers, shape (rows, columns), got shape {values.shape} "
+            f"of {values.dtype}; reshape it first, for images to (N, height * width)"
+        )
+    return pandas.DataFrame(values, columns=_numbered(values.shape[1])), ("npy",)
+
+
+def _read_dataset(name: str, data_dir: str | None) -> Loaded:
+    pandas = import_extra("pandas", "tables")
+    if name in datasets.registry.SOURCES:
+        data = datasets.load(name, data_dir)
+    else:
+        data = datasets.load(name, generator=torch.Generator().manual_seed(_TOY_SEED))
+    if data.x.ndim != 2:
+        raise ValueError(
+            f"{name} must be a table, got images {tuple(data.x.shape[1:])}; `python -m "
+            "reproduction` in a clone has models for images"
+        )
+    values = data.x.numpy()
+    frame = pandas.DataFrame(values, columns=list(data.columns) or _numbered(values.shape[1]))
+    notes = (f"data set of the package; {data.citation}",)
+    return Loaded(frame, name, hashlib.sha256(values.tobytes()).hexdigest(), notes)

@@ -1,0 +1,148 @@
+"""Text files with a table: their encoding, delimiter, header and decimal mark."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+_DELIMITERS = (",", ";", "\t", "|", " ")
+_SNIFFED, _AGREED = 50, 0.9
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+_WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*$")
+_MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
+
+NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text file writes a table.
+
+    Attributes:
+        encoding: of the bytes.
+        delimiter: between fields.
+        header: whether the first line names the columns.
+        decimal: the decimal mark.
+    """
+
+    encoding: str
+    delimiter: str
+    header: bool
+    decimal: str
+
+
+def decode(content: bytes, name: str) -> tuple[str, str]:
+    """The text of a file and its encoding: UTF-8, UTF-16 with its mark, or Latin-1.
+
+    Raises:
+        ValueError: if the file is empty, or is no text.
+    """
+    if not content.strip():
+        raise ValueError(f"{name} is empty; a table has a line of names and a line for each row")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16"), "utf-16"
+    if b"\0" in content[:4096]:
+        raise ValueError(
+            f"{name} is not a text file; save the table as csv, tsv, parquet or npy, with the "
+            "suffix that says so"
+        )
+    try:
+        return content.decode("utf-8-sig"), "utf-8"
+    except UnicodeDecodeError:
+        # Every byte is a character of Latin-1; cp1252 has quotes and the euro sign in its gaps.
+        try:
+            return content.decode("cp1252"), "cp1252"
+        except UnicodeDecodeError:
+            return content.decode("latin-1"), "latin-1"
+
+
+def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
+    r"""The dialect of a text, from its first lines.
+
+    Args:
+        text: of the file.
+        encoding: that it was written in.
+        delimiter: where it is known; None finds it.
+
+    Example:
+        >>> sniff("a;b\n1,5;2\n", "utf-8")
+        Dialect(encoding='utf-8', delimiter=';', header=True, decimal=',')
+    """
+    lines = list(islice((line for line in text.splitlines() if line.strip()), _SNIFFED))
+    found = _delimiter(lines) if delimiter is None else delimiter
+    rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
+    header = not all(_is_number(cell) for cell in rows[0]) or _numbers_columns(rows[0])
+    cells = [cell for row in rows[header:] for cell in row]
+    commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
+    points = sum("." in cell and _is_number(cell) for cell in cells)
+    return Dialect(encoding, found, header, "," if commas > points and found != "," else ".")
+
+
+def _delimiter(lines: list[str]) -> str:
+    """The first delimiter that nearly all lines agree on, or else the one most of them do."""
+    shares = {delimiter: _agreement(lines, delimiter) for delimiter in _DELIMITERS}
+    if not any(shares.values()):
+        return ","
+    clear = [delimiter for delimiter, share in shares.items() if share >= _AGREED]
+    return clear[0] if clear else max(_DELIMITERS, key=lambda delimiter: shares[delimiter])
+
+
+def _agreement(lines: list[str], delimiter: str) -> float:
+    """The share of lines with the usual number of fields; zero if that is one."""
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    counts = Counter(len(row) for row in reader)
+    fields, most = max(counts.items(), key=lambda item: (item[1], item[0]))
+    # A comma inside the numbers of a file with semicolons is as regular as its semicolons.
+    inside = delimiter == "," and _commas_are_decimal(lines)
+    return 0.0 if fields < 2 or inside else most / counts.total()
+
+
+def _commas_are_decimal(lines: list[str]) -> bool:
+    """Whether the commas of a file with semicolons are decimal marks."""
+    return all(";" in line for line in lines)
+
+
+def _numbers_columns(row: list[str]) -> bool:
+    """Whether a line is 0, 1, 2 ..., which pandas writes for columns without names."""
+    return len(row) > 1 and [cell.strip() for cell in row] == [str(i) for i in range(len(row))]
+
+
+def _is_number(cell: str) -> bool:
+    return bool(_NUMBER.match(cell))
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a field of a text file stands for a missing value."""
+    return str(cell).strip().lower() in _MISSING
+
+
+def check_lines(text: str, dialect: Dialect, name: str) -> None:
+    """Require the same number of fields in every line, and at least one row.
+
+    Raises:
+        ValueError: with the number of the first line that differs.
+    """
+    lines = text.splitlines(keepends=True)
+    reader = csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=True)
+    first = next(row for row in reader if row)
+    rows = int(not dialect.header)
+    for row in reader:
+        rows += bool(row)
+        if row and len(row) != len(first) and not _trails(row, first):
+            kind = "the line of names" if dialect.header else "the first line"
+            raise ValueError(
+                f"{name}, line {reader.line_num}: {len(row)} fields where {kind} has "
+                f"{len(first)}, separated by {NAMES[dialect.delimiter]}; correct the line, or put "
+                "quotes around text that holds the separator"
+            )
+    if rows == 0:
+        raise ValueError(f"{name} has a line of names and no rows below it; nothing can be fitted")
+
+
+def _trails(row: list[str], first: list[str]) -> bool:
+    """Whether a line merely ends with a delimiter that the first line does not have."""
+    return len(row) == len(first) + 1 and not row[-1].strip()

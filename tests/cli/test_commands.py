@@ -1,0 +1,159 @@
+"""What the other commands do with a run, compared with the model itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import scorematching as sm
+from scorematching.cli import main
+from scorematching.runs import open_run
+
+QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
+
+
+@pytest.fixture(scope="module")
+def other_run(small_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the same seed and another model, the Gaussian alone."""
+    out = tmp_path_factory.mktemp("other") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+        assert main(["fit", str(small_table), "--out", str(out), "--seed", "1", *QUICK]) == 0
+    return out
+
+
+def test_evaluate_repeats_the_numbers_of_the_fit(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(small_run)]) == 0
+    assert open_run(small_run).held_out.table() in capsys.readouterr().out
+
+
+def test_evaluate_new_rows(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    pd.read_csv(small_table).head(40).to_csv(new, index=False)
+    assert main(["evaluate", str(small_run), str(new)]) == 0
+    assert capsys.readouterr().out.startswith("40 held-out rows")
+    pd.read_csv(small_table).rename(columns={"tenths": "tenth"}).to_csv(new, index=False)
+    assert main(["evaluate", str(small_run), str(new)]) == 1
+    assert "'tenths'; is it 'tenth' there?" in capsys.readouterr().err
+
+
+def test_score_adds_what_the_model_says(small_run: Path, small_table: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(small_table).drop(columns="unit")  # constant, so it may be left out
+    table.loc[3, "a"] = np.nan
+    table.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "scored.csv"
+    assert main(["score", str(small_run), str(tmp_path / "new.csv"), "--out", str(out)]) == 0
+    scored = pd.read_csv(out)
+    assert list(scored)[: table.shape[1]] == list(table) and len(scored) == len(table)
+    assert scored.loc[3, ["log_density", "grad_b", "unusual_rank"]].isna().all()
+    model, good = sm.load(small_run / "model"), scored.drop(index=3)
+    rows = good.assign(unit=7.0)[["a", "b", "unit", "tenths"]]
+    np.testing.assert_allclose(good["log_density"], model.score_samples(rows), rtol=1e-12)
+    gradient = good[[f"grad_{name}" for name in rows]]
+    np.testing.assert_allclose(gradient, model.grad_log_density(rows), rtol=1e-9)
+    assert sorted(good["unusual_rank"]) == list(range(1, len(good) + 1))
+    assert (good.sort_values("unusual_rank")["log_density"].diff().dropna() >= 0).all()
+    assert set(good["unusual_column"]) <= {"a", "b", "tenths"}
+    assert main(["score", str(small_run), str(out), "--out", str(tmp_path / "x.csv")]) == 1
+
+
+def test_sample_writes_all_columns(
+    small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "samples.parquet"
+    assert main(["sample", str(small_run), "30", "--out", str(out)]) == 0
+    drawn = pd.read_parquet(out)
+    assert drawn.shape == (30, 4) and (drawn["unit"] == 7).all()
+    assert main(["sample", str(small_run), "30", "--out", str(out)]) == 1
+    assert main(["sample", str(small_run), "30", "--out", str(tmp_path / "s.xlsx")]) == 1
+    assert main(["sample", str(small_run), "0"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.parquet"]
+    again = tmp_path / "again.parquet"
+    assert main(["sample", str(small_run), "30", "--out", str(again)]) == 0
+    pd.testing.assert_frame_equal(drawn, pd.read_parquet(again))
+
+
+def test_sample_by_chains_says_whether_they_agree(
+    small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "s.csv"), "--method", "hmc"]
+    assert main(["sample", str(small_run), "80", *out]) == 0
+    assert re.search(r"R-hat \d\.\d+ .*effective sample size \d+", capsys.readouterr().out)
+
+
+def test_compare_is_paired_and_antisymmetric(
+    small_run: Path, other_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def difference(a: Path, b: Path) -> list[float]:
+        assert main(["compare", str(a), str(b)]) == 0
+        return [float(m) for m in re.findall(r"A - B: (-?[\d.]+) ", capsys.readouterr().out)]
+
+    forward, back = difference(small_run, other_run), difference(other_run, small_run)
+    assert forward[0] == -back[0]
+    a, b = open_run(small_run), open_run(other_run)
+    rows = a.parts(a.prepared(a.read_table())).test
+    direct = a.model.score_samples(rows) - b.model.score_samples(rows)
+    assert forward[0] == pytest.approx(direct.mean(), abs=0.06)
+    assert forward[1] == pytest.approx(-back[1], rel=0.2)  # each in the units of its first run
+
+
+def test_compare_refuses_what_cannot_be_compared(
+    small_run: Path, tmp_path: Path, small_table: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    other = tmp_path / "other"
+    fit = ["fit", str(small_table), "--out", str(other), *QUICK]
+    assert main([*fit, "--columns", "a,b"]) == 0
+    assert main(["compare", str(small_run), str(other)]) == 1
+    assert "must model the same columns" in capsys.readouterr().err
+    changed = tmp_path / "changed.csv"
+    pd.read_csv(small_table).head(90).to_csv(changed, index=False)
+    assert main(["fit", str(changed), "--out", str(other), *QUICK, "--overwrite"]) == 0
+    assert main(["compare", str(small_run), str(other)]) == 1
+    assert "different tables" in capsys.readouterr().err
+    assert main(["compare", str(small_run), str(other), "--data", str(changed)]) == 0
+
+
+def test_inspect_shows_runs_and_tables(
+    small_run: Path, small_table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(small_run)]) == 0
+    shown = capsys.readouterr().out
+    assert "command: scorematching fit" in shown and "mixture" in shown
+    assert main(["inspect", str(small_table)]) == 0
+    assert "column of text (site)" in capsys.readouterr().out
+
+
+def test_commands_that_need_the_table_say_so(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved, run = tmp_path / "moved.csv", tmp_path / "run"
+    shutil.copytree(small_run, run)
+    text = (run / "run.json").read_text().replace(str(small_table), str(tmp_path / "gone.csv"))
+    (run / "run.json").write_text(text)
+    assert main(["evaluate", str(run)]) == 1
+    assert "give its place with --data" in capsys.readouterr().err
+    shutil.copy(small_table, moved)
+    assert main(["evaluate", str(run), "--data", str(moved)]) == 0
+    moved.write_text(small_table.read_text() + "1,2,3,x,4\n")
+    assert main(["evaluate", str(run), "--data", str(moved)]) == 1
+    assert "has changed since" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
+def test_damaged_runs_are_refused(
+    text: str, small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text(text)
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert str(tmp_path) in capsys.readouterr().err

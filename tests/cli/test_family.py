@@ -1,0 +1,46 @@
+"""Parametric families from the command line: the numbers of `inference.fit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scorematching.cli import main
+from scorematching.inference import fit, models
+
+
+def test_estimates_are_those_of_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(1.0, 1.0, size=(400, 2)))
+    frame = pd.DataFrame(x, columns=["height", "depth"]).assign(unit=1, site="x")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "run"
+    fit_it = ["fit", str(tmp_path / "t.csv"), "--out", str(out), "--family", "truncated"]
+    assert main(fit_it) == 0
+    shown = capsys.readouterr().out
+    assert "precision[height, depth]" in shown and "P>|z|" in shown
+    found = json.loads((out / "run.json").read_text())
+    result = fit(models.TruncatedGaussian(2), x)
+    np.testing.assert_allclose(found["estimates"]["values"], np.asarray(result.params))
+    np.testing.assert_allclose(found["estimates"]["covariance"], result.cov_params())
+    page = (out / "report.html").read_text()
+    assert "precision[height, depth]" in page and "<h1>Truncated model of t.csv</h1>" in page
+    assert main(["inspect", str(out)]) == 0
+    assert "precision[height, depth]" in capsys.readouterr().out
+    assert main(["sample", str(out), "5"]) == 1
+    assert "with a parametric fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("family", "message"), [("ppi", "Simplex"), ("bingham", "Sphere")])
+def test_rows_outside_the_domain_are_refused(
+    family: str, message: str, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "run"), "--columns", "a,b"]
+    assert main(["fit", str(small_table), "--family", family, *out]) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

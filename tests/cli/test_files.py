@@ -1,0 +1,114 @@
+"""Files that people bring: each gives a run, or one clear line and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import datasets
+
+from scorematching.cli import main
+
+QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
+X = np.random.default_rng(0).normal(size=(60, 3))
+FRAME = pd.DataFrame(X, columns=list("abc"))
+
+
+def toy(name: str) -> pd.DataFrame:
+    """A table of scikit-learn's, with names of the classes in place of numbers."""
+    bunch = getattr(datasets, f"load_{name}")(as_frame=True)
+    frame = bunch.frame.sample(min(200, len(bunch.frame)), random_state=0)
+    if name == "iris":
+        frame["target"] = bunch.target_names[frame["target"]]
+    return frame.reset_index(drop=True)
+
+
+def missing() -> pd.DataFrame:
+    return FRAME.mask(np.random.default_rng(1).random(FRAME.shape) < 0.02)
+
+
+GOOD: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], list[str], str]] = {
+    "iris": (lambda: toy("iris"), {}, [], "column of text (target)"),
+    "breast cancer": (lambda: toy("breast_cancer"), {}, [], "nearly collinear"),
+    "diabetes": (lambda: toy("diabetes"), {}, [], "rounded or discrete"),
+    "digits": (lambda: toy("digits"), {}, [], "constant (pixel_0_0"),
+    "strings": (lambda: FRAME.assign(s=list("xyz") * 20), {}, [], "column of text (s)"),
+    "dates": (
+        lambda: FRAME.assign(d=pd.date_range("2024-01-01", periods=60)),
+        {},
+        [],
+        "column of dates (d)",
+    ),
+    "missing": (missing, {}, ["--drop-missing"], "with missing values"),
+    "constant": (lambda: FRAME.assign(k=1), {}, [], "constant (k)"),
+    "repeated": (lambda: pd.concat([FRAME, FRAME.head(9)]), {}, [], "9 rows that repeat"),
+    "integers": (
+        lambda: pd.DataFrame(np.random.default_rng(0).integers(0, 50, (90, 2))),
+        {},
+        [],
+        "rounded or discrete",
+    ),
+    "semicolons": (lambda: FRAME, {"sep": ";", "decimal": ","}, [], "3 of them modelled"),
+    "latin-1": (
+        lambda: FRAME.rename(columns={"a": "größe"}),
+        {"encoding": "latin-1"},
+        ["--columns", "größe,b"],
+        "2 of them modelled",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_files_that_can_be_fitted(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    make, written, more, said = GOOD[name]
+    path, out = tmp_path / "table.csv", tmp_path / "run"
+    make().to_csv(path, index=False, **written)
+    assert main(["fit", str(path), "--out", str(out), *QUICK, *more]) == 0
+    assert said in capsys.readouterr().out
+    held_out = json.loads((out / "run.json").read_text())["held_out"]
+    numbers = [m["log_likelihood"]["mean"] for m in held_out["methods"]]
+    assert all(number is not None and np.isfinite(number) for number in numbers)
+
+
+BAD = {
+    "empty": (b"", "is empty"),
+    "header only": (b"a,b\n", "no rows below it"),
+    "ragged": (b"a,b\n1,2\n3\n", "line 3: 1 fields where the line of names has 2"),
+    "missing": (b"a,b\n" + b"1,2\n,4\n" * 20, "pass --drop-missing"),
+    "text alone": (b"a\nx\n" + b"y\n" * 30, "must have a column of numbers"),
+    "almost numbers": (b"a\n" + b"1\n2.5\n" * 20 + b"none?\n", "except for 'none?' in row 41"),
+    "few rows": (b"a,b\n1,2\n3,4\n", "20 different rows or more, got 2"),
+    "one value": (b"a,b\n" + b"1,2\n" * 30, "20 different rows or more, got 1"),
+    "binary": (b"\x00\x01\x02" * 99, "not a text file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_files_that_cannot_be_fitted(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, message = BAD[name]
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    assert main(["fit", str(path), "--out", str(tmp_path / "run"), *QUICK]) == 1
+    shown = capsys.readouterr()
+    assert message in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
+    assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_thousand_rows(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(100_000, 6))
+    x[:, 1] += x[:, 0] ** 2
+    pd.DataFrame(x, columns=list("abcdef")).to_csv(tmp_path / "large.csv", index=False)
+    assert main(["fit", str(tmp_path / "large.csv"), "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").exists()

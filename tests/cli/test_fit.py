@@ -1,0 +1,139 @@
+"""From a table to a run folder: complete and repeatable, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import scorematching as sm
+from scorematching.cli import main
+from scorematching.runs import open_run
+
+QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]  # the Gaussian alone
+
+
+def about(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return found
+
+
+def test_folder_holds_everything(small_run: Path, small_table: Path) -> None:
+    names = {path.name for path in small_run.iterdir()}
+    assert names == {"run.json", "split.json", "model", "baselines", "log.jsonl", "report.html"}
+    found = about(small_run)
+    assert found["options"]["seed"] == 1 and found["versions"]["scorematching"] == sm.__version__
+    methods = found["held_out"]["methods"]
+    assert [m["name"] for m in methods] == ["this model", "Gaussian", "KDE", "mixture"]
+    assert all(m["log_likelihood"]["count"] == m["loss"]["count"] for m in methods)
+    roles = {c["name"]: c["role"] for c in found["data"]["columns"]}
+    assert roles["site"] == "text" and roles["unit"] == "constant"
+    assert [name for name, width in found["width"].items() if width > 0] == ["tenths"]
+    assert "small.csv" in (small_run / "model" / "README.md").read_text()
+
+
+def test_model_loads_and_has_the_columns_of_the_table(small_run: Path) -> None:
+    model = sm.load(small_run / "model")
+    assert list(model.feature_names_in_) == ["a", "b", "unit", "tenths"]
+    assert model.sample(3, random_state=0)["unit"].tolist() == [7.0] * 3
+
+
+def test_copies_of_a_row_are_on_one_side(small_run: Path, small_table: Path) -> None:
+    table = pd.read_csv(small_table)
+    held = open_run(small_run).rows
+    rest = table.drop(index=held)
+    assert 20 <= len(held) <= 40 and len(rest) + len(held) == len(table)
+    assert rest.merge(table.iloc[held]).empty
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages take seconds, and have tests of their own."""
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+
+
+@pytest.mark.usefixtures("no_report")
+def test_recorded_command_gives_the_same_digits(small_run: Path, tmp_path: Path) -> None:
+    command = about(small_run)["command"]
+    assert command[:2] == ["scorematching", "fit"]
+    again = [*command[1:], "--out", str(tmp_path / "again")]
+    assert main(again) == 0
+    assert about(tmp_path / "again")["held_out"] == about(small_run)["held_out"]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_existing_folders_are_refused_and_replaced(
+    small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "thesis.tex").write_text("precious")
+    for more in ([], ["--overwrite"]):
+        assert main(["fit", str(small_table), "--out", str(out), *QUICK, *more]) == 1
+        assert (out / "thesis.tex").read_text() == "precious"
+    shutil.rmtree(out)
+    assert main(["fit", str(small_table), "--out", str(out), *QUICK]) == 0
+    assert main(["fit", str(small_table), "--out", str(out), *QUICK]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["fit", "banana", "--out", str(out), *QUICK, "--overwrite"]) == 0
+    assert about(out)["data"]["source"] == "banana"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("disk full"), KeyboardInterrupt()])
+def test_nothing_is_left_of_a_fit_that_fails(
+    error: BaseException, small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("scorematching.cli.fit.write_report", fail)
+    status = main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK])
+    assert status == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_fit_works_without_the_extra_of_the_report(
+    small_table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    assert main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert 'pip install "scorematching[report]"' in capsys.readouterr().out
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.usefixtures("no_report")
+def test_time_is_honoured_and_baselines_that_are_better_are_named(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert about(tmp_path / "run")["model"]["weights"] == {"gaussian": 1.0}
+    shown = capsys.readouterr().out
+    assert "Gaussian: no clear difference" in shown  # it is the model itself
+    x = np.random.default_rng(0).normal(size=(200, 1))
+    pd.DataFrame({"a": np.where(x[:, 0] > 0, x[:, 0] + 9, x[:, 0] - 9)}).to_csv(
+        tmp_path / "two.csv", index=False
+    )
+    assert main(["fit", str(tmp_path / "two.csv"), "--out", str(tmp_path / "2"), *QUICK]) == 0
+    shown = capsys.readouterr().out
+    assert "mixture: better than this model, by " in shown
+
+
+def test_score_network(small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    quick = ["--model", "score", "--max-minutes", "0.0001"]
+    assert main(["fit", str(small_table), "--out", str(out), *quick]) == 0
+    found = about(out)
+    assert found["kind"] == "score" and found["held_out"]["methods"][0]["log_likelihood"] is None
+    rows = pd.DataFrame(np.zeros((2, 3)), columns=["a", "b", "tenths"])
+    assert sm.load(out / "model").grad_log_density(rows).shape == (2, 3)
+    assert main(["fit", str(small_table), "--out", str(tmp_path / "b"), "--objective", "sm",
+                 *quick]) == 1  # fmt: skip

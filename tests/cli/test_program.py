@@ -1,0 +1,69 @@
+"""The command line explains itself, and fails in one line with a non-zero exit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import scorematching
+from scorematching import cli
+from scorematching.cli.commands import COMMANDS
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen_and_has_an_example(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Example: scorematching {command}" in shown
+    assert len(shown.splitlines()) <= 40 and max(map(len, shown.splitlines())) <= 80
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"scorematching {scorematching.__version__}\n"
+
+
+def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["datasets", "--data-dir", str(tmp_path)]) == 0
+    states = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert states["redwine"] == states["banana"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["nonsense"], "nonsense"),
+        (["evalute"], "Did you mean 'evaluate'?"),
+        (["datasets", "--no-such-option"], "--no-such-option"),
+        (["fit", "x.csv", "--ot", "run"], "--out"),
+        (["fit", "x.csv"], "--out"),
+        (["fit", "redwine", "--out", "run", "--model", "dkeff"], "dkef"),
+        (["fit", "redwin", "--out", "run"], "did you mean 'redwine'?"),
+        (["report", "no-such-run"], "scorematching fit DATA --out no-such-run"),
+        (["inspect", "."], "must be the folder of a run"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    hint: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) != 0
+    assert not list(tmp_path.iterdir())  # nothing was written
+    error = capsys.readouterr().err
+    assert hint in error
+    assert error.startswith("scorematching: ")
+    assert len(error.splitlines()) == 1

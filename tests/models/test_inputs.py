@@ -1,0 +1,47 @@
+"""Models refuse points of another dtype or shape in words, not with an error of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import scorematching as sm
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "MLPDensity": lambda: sm.models.MLPDensity(4, hidden=(8,)),
+    "ScoreNetwork": lambda: sm.models.ScoreNetwork(4, hidden=(8,)),
+    "NICE": lambda: sm.models.NICE(4, hidden=(8,)),
+    "DKEF": lambda: sm.models.DKEF(4, num_inducing=5, width=4),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 4).double(), r"dtype of the model, torch.float32, got torch.float64"),
+        (torch.zeros(3, 4).long(), r"got torch.int64; .*x.to\(torch.float32\)"),
+        (torch.zeros(3, 1, 2, 2), r"shape \(N, 4\).*got \(3, 1, 2, 2\).*flatten"),
+        (torch.zeros(3, 5), r"shape \(N, 4\).*got \(3, 5\)"),
+    ],
+)
+def test_points_of_another_kind_are_refused(name: str, x: torch.Tensor, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        MODELS[name]()(x)
+
+
+def test_objectives_pass_the_message_on() -> None:
+    model: Any = MODELS["MLPDensity"]()
+    with pytest.raises(TypeError, match="dtype of the model"):
+        sm.SlicedScoreMatchingVR()(model, torch.randn(3, 4).double())
+    loss = sm.SlicedScoreMatchingVR()(model.double(), torch.randn(3, 4).double())
+    assert loss.shape == (3,)
+
+
+def test_half_precision_still_works_under_autocast() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert MODELS["ScoreNetwork"]()(torch.zeros(3, 4).bfloat16()).shape == (3, 4)

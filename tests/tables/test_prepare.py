@@ -1,0 +1,109 @@
+"""What becomes of every column and row, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scorematching.tables import Loaded, TableSummary, prepare
+
+X = np.random.default_rng(0).normal(size=(60, 2))
+
+
+def table(**columns: Any) -> Loaded:
+    """Two columns of normal numbers, and others."""
+    return Loaded(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}).assign(**columns), "t.csv", "0")
+
+
+def with_value(row: int, value: Any) -> list[Any]:
+    values: list[Any] = [round(v, 3) for v in X[:, 0]]
+    return [*values[:row], value, *values[row + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("values", "role", "finding"),
+    [
+        (["x", "y"] * 30, "text", "column of text (c)"),
+        (pd.date_range("2024-01-01", periods=60), "dates", "column of dates (c)"),
+        (["31.12.2024"] * 60, "dates", "column of dates (c)"),
+        ([None] * 60, "empty", "column without values (c)"),
+        (range(1, 61), "numbers the rows", "column that numbers the rows (c)"),
+        ([7.5] * 60, "constant", "constant (c)"),
+        (X.sum(1), "follows from others", "linear function of other columns (c)"),
+        (np.arange(60) // 5, "modelled", "rounded or discrete (c 12 values)"),
+        (X[:, 0] + 1e-4 * X[:, 1] ** 2, "modelled", "nearly collinear (correlation of a and c"),
+        (X[:, 0] ** 2, "modelled", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_columns(values: Any, role: str, finding: str | None) -> None:
+    prepared = prepare(table(c=values))
+    roles = {column.name: column.role for column in prepared.summary.columns}
+    assert roles == {"a": "modelled", "b": "modelled", "c": role}
+    said = [str(found) for found in prepared.summary.findings]
+    assert len(said) == (finding is not None)
+    assert finding is None or said[0].startswith(finding)
+
+
+def test_true_and_false_are_one_and_zero() -> None:
+    prepared = prepare(table(c=[True, False] * 30))
+    assert prepared.frame["c"].tolist() == [1.0, 0.0] * 30
+    said = [str(found) for found in prepared.summary.findings]
+    assert said[0] == "true and false (c): modelled as 1 and 0" and "c 2 values" in said[1]
+
+
+def test_missing_values_are_refused_or_left_out() -> None:
+    data = table(c=with_value(4, None))
+    with pytest.raises(ValueError, match=r"1 of 60 rows .* first is row 5 .*'c' 1.*--drop-missing"):
+        prepare(data)
+    prepared = prepare(data, drop_missing=True)
+    assert prepared.summary.rows_used == len(prepared.frame) == 59
+    assert prepared.rows.tolist() == [i for i in range(60) if i != 4]
+    assert prepare(data, columns=["b", "a"]).frame.columns.tolist() == ["b", "a"]
+
+
+def test_copies_of_rows_are_counted_and_not_called_rounded() -> None:
+    twice = Loaded(pd.concat([table().frame] * 2, ignore_index=True), "t.csv", "0")
+    prepared = prepare(twice)
+    assert not prepared.dequantised
+    assert [str(f)[:30] for f in prepared.summary.findings] == ["60 rows that repeat another on"]
+
+
+def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
+    data = table(c=np.arange(60) // 5 * 0.2)
+    assert prepare(data).width.tolist() == pytest.approx([0, 0, 0.1])
+    assert not prepare(data, dequantise="none").dequantised
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda: table(c=with_value(6, "?")), {}, r"column 'c' .* except for '\?' in row 7"),
+        (lambda: table(c=with_value(6, np.inf)), {}, "column 'c' has an infinite value in row 7"),
+        (lambda: table(c=["x"] * 60), {"columns": ["a", "c"]}, "column 'c' must hold numbers"),
+        (lambda: table(), {"columns": ["a", "B"]}, "'B', which the table does not have"),
+        (lambda: table(height=1.0), {"columns": ["heigth"]}, "did you mean 'height'"),
+        (lambda: table(c=1.0), {"columns": ["c"]}, "different rows or more, got 1"),
+        (lambda: table(c=with_value(4, None)), {"columns": []}, "a column of numbers"),
+    ],
+)
+def test_refusals(make: Callable[[], Loaded], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        prepare(make(), **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_nullable_numbers_are_numbers() -> None:
+    counts = pd.array([*range(59, 0, -1), None], dtype="Int64")
+    prepared = prepare(table(c=counts), drop_missing=True)
+    assert prepared.frame["c"].dtype == np.float64 and len(prepared.frame) == 59
+
+
+def test_summary_survives_json() -> None:
+    summary = prepare(table(c=["x", "y"] * 30)).summary
+    assert TableSummary.from_dict(summary.as_dict()) == summary
+    assert "c" in summary.table() and str(summary).startswith("t.csv: 60 rows, 3 columns, 2 of")

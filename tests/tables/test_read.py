@@ -1,0 +1,108 @@
+"""Files as people have them: each is read, or refused in one line that says where to look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scorematching.tables import read
+from scorematching.tables.text import sniff
+
+FRAME = pd.DataFrame({"a": [1.5, -2.0, 3.25], "größe": [10, 20, 30], "c": [0.1, 0.2, -0.3]})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "note"),
+    [
+        ("t.csv", {}, "separated by comma, utf-8"),
+        ("t.csv", {"sep": ";"}, "separated by semicolon, utf-8"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma"),
+        ("t.csv", {"sep": "|"}, "separated by bar, utf-8"),
+        ("t.txt", {"sep": " "}, "separated by space, utf-8"),
+        ("t.tsv", {"sep": "\t"}, "separated by tab, utf-8"),
+        ("t.csv", {"encoding": "latin-1"}, "separated by comma, cp1252"),
+        ("t.csv", {"encoding": "utf-16"}, "separated by comma, utf-16"),
+        ("t.csv", {"encoding": "utf-8-sig"}, "separated by comma, utf-8"),
+    ],
+)
+def test_dialects(tmp_path: Path, name: str, options: dict[str, str], note: str) -> None:
+    FRAME.to_csv(tmp_path / name, index=False, **options)
+    loaded = read(tmp_path / name)
+    pd.testing.assert_frame_equal(loaded.frame, FRAME, check_dtype=False)
+    assert note in loaded.notes
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    FRAME.to_parquet(tmp_path / "t.parquet")
+    pd.testing.assert_frame_equal(read(tmp_path / "t.parquet").frame, FRAME)
+    np.save(tmp_path / "t.npy", FRAME.to_numpy())
+    loaded = read(tmp_path / "t.npy").frame
+    assert list(loaded) == ["column 1", "column 2", "column 3"]
+    assert np.array_equal(loaded.to_numpy(), FRAME.to_numpy())
+
+
+def test_header_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    FRAME.to_csv(path, header=False, index=False)
+    assert len(read(path).frame) == 3 and "column 1" in read(path).frame
+    pd.DataFrame(FRAME.to_numpy()).to_csv(path, index=False)  # names 0, 1, 2
+    assert len(read(path).frame) == 3 and list(read(path).frame) == ["0", "1", "2"]
+    FRAME.to_csv(path)  # with an index, which has no name
+    assert list(read(path).frame) == ["column 1", *FRAME]
+
+
+def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('name,x\n"Doe, Jane",1\n"Roe, Jo",2\n')
+    assert list(read(path).frame["name"]) == ["Doe, Jane", "Roe, Jo"]
+    assert sniff("first name,x\nJo Ann Li,3\nAl Bo Cy,4\n", "utf-8").delimiter == ","
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "is empty"),
+        ("t.csv", b"\n \n", "is empty"),
+        ("t.csv", b"a,b\n", "a line of names and no rows"),
+        ("t.csv", b"a,b,c\n1,2,3\n4,5\n", "line 3: 2 fields where the line of names has 3"),
+        ("t.csv", b"3,4\n3,4,5\n", "line 2: 3 fields where the first line has 2"),
+        ("t.csv", b"PK\x03\x04\0\0\0\0", "is not a text file"),
+        ("t.parquet", b"a,b\n1,2\n", "must be a parquet file"),
+        ("t.npy", b"a,b\n1,2\n", "npy format"),
+        ("t.xlsx", b"PK", "got .xlsx"),
+        ("t", b"a,b\n1,2\n", "got no suffix"),
+    ],
+)
+def test_refusals(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refusal:
+        read(path)
+    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_objects_and_images_in_npy_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.zeros((2, 3, 3)))
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 3\)"):
+        read(tmp_path / "t.npy")
+    np.save(tmp_path / "t.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="npy format"):
+        read(tmp_path / "t.npy")
+
+
+def test_missing_files_are_named_with_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "wines.csv").write_text("a\n1\n")
+    with pytest.raises(FileNotFoundError, match=r"did you mean '.*wines.csv'"):
+        read(tmp_path / "wine.csv")
+    with pytest.raises(FileNotFoundError, match="did you mean 'redwine'"):
+        read("redwin")
+    with pytest.raises(FileNotFoundError, match="which is a folder"):
+        read(tmp_path)
+
+
+def test_data_sets_by_name() -> None:
+    assert read("redwine").frame.shape == (1599, 11)
+    assert read("banana").sha256 == read("banana").sha256  # drawn from the same seed
