@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -36,6 +37,9 @@ def blocks(kind: str) -> list[str]:
 
 HERE = [c for c in commands() if not any(mark in c for mark in ELSEWHERE)]
 TRAINING = [c for c in HERE if "many_processes" in c]
+FIT, TUNED, EXPERIMENT = (
+    next(c for c in HERE if word in c) for word in ("-m scorematching", "--tune", "reproduction")
+)
 QUICK = "torchrun --nproc-per-node 2 examples/many_processes.py --parallel fsdp"
 
 
@@ -47,6 +51,8 @@ def run(command: str, folder: Path, *more: str) -> str:
         "torchrun": [sys.executable, "-m", "torch.distributed.run"],
         "accelerate": [sys.executable, "-m", "accelerate.commands.accelerate_cli"],
     }
+    if program == "scorematching":
+        program, rest = "python", ["-m", "scorematching", *rest]
     where = "--output" if "many_processes" in command else "--out"
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
@@ -65,7 +71,8 @@ def run(command: str, folder: Path, *more: str) -> str:
 
 def test_the_page_has_the_commands_it_should() -> None:
     assert len(TRAINING) == 5 and QUICK in TRAINING
-    assert len(commands()) == len(HERE) + 2 == 8
+    assert len(commands()) == len(HERE) + 2 == 10
+    assert {*HERE} == {*TRAINING, FIT, TUNED, EXPERIMENT}  # each has a test
 
 
 def losses(printed: str) -> list[str]:
@@ -101,11 +108,37 @@ def test_two_processes(command: str, single: list[str], tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 def test_experiments_on_ray(tmp_path: Path) -> None:
-    (command,) = (c for c in HERE if "--executor ray" in c)
-    if not torch.cuda.is_available():
-        command = command.replace(" --gpus 0.25", "")
+    command = EXPERIMENT if torch.cuda.is_available() else EXPERIMENT.replace(" --gpus 0.25", "")
     run(f"{command} --only 'redwine/*' --device cpu", tmp_path)
     assert [*tmp_path.rglob("run.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
+def test_tuned_fits_on_ray(tmp_path: Path) -> None:
+    """A time limit and two columns leave the Gaussian, for the sake of the test's time."""
+    short = ("--columns", "alcohol,pH", "--max-minutes", "0.0001")
+    printed = run(TUNED, tmp_path / "tuned", *short)
+    assert printed.count("log-likelihood") == 4 and "model=dkef seed=1" in printed
+    for number in range(4):
+        found = json.loads((tmp_path / "tuned" / f"{number:04d}" / "run.json").read_text())
+        assert found["metrics"]["loss"]["count"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_fit_from_the_command_line(tmp_path: Path) -> None:
+    """The held-out numbers of one process, but for rounding over 2000 steps in float32."""
+    run(FIT, tmp_path / "two")
+    run("python " + FIT.partition("2 ")[2], tmp_path / "one")
+    losses = [
+        json.loads((tmp_path / name / "run.json").read_text())["held_out"]["methods"][0]["loss"]
+        for name in ("one", "two")
+    ]
+    assert losses[1]["mean"] == pytest.approx(losses[0]["mean"], rel=1e-3)
+    assert losses[1]["count"] == losses[0]["count"]
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
 
 
 # Lightning.

@@ -18,6 +18,7 @@ from scorematching.cli.options import (
     say,
 )
 from scorematching.cli.progress import FitProgress, candidates
+from scorematching.cli.tune import tune_fit
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
 from scorematching.runs.families import fit_family
@@ -45,6 +46,14 @@ DropMissing = Annotated[
 ]
 Noise = Annotated[Literal["auto", "none"], typer.Option(help="Noise for rounded columns.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop the search after so many.")]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
+]
+Executor = Annotated[
+    Literal["local", "ray"], typer.Option(help="Of --tune: one after the other, or a Ray cluster.")
+]
+Gpus = Annotated[float, typer.Option(min=0, help="GPUs of each fit with --executor ray.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 
@@ -63,12 +72,18 @@ def fit(
     max_minutes: Minutes = None,
     overwrite: Overwrite = False,
     data_dir: DataDir = None,
+    tune: Tune = None,
+    executor: Executor = "local",
+    gpus: Gpus = 0.0,
 ) -> None:
     """Fit a density to a table; write a model, numbers and a report to a folder.
 
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
     """
+    if tune:
+        tune_fit(context, out, tune, executor, gpus)
+        return
     check_no_limit(max_minutes)
     out = own_folder(context, out)
     check_new(out, overwrite)
@@ -91,9 +106,8 @@ def fit(
         fitted, lines = _fit(table, options)
         write_run(folder, table, fitted, options, choices, command_of(context), lines)
         trouble = _report(folder, table)
-    say(*describe(fitted.held_out), "", *trouble, f"wrote {out}")
-    if not trouble:
-        say(f"open {out / PAGE} in a browser: first the figure of gains over the baselines")
+    say(*describe(fitted.held_out), "", f"wrote {out}")
+    _finish(out, trouble, "first the figure of gains over the baselines")
 
 
 def _fit_family(
@@ -110,7 +124,8 @@ def _fit_family(
         fitted = fit_family(table, family)
         write_family_run(folder, table, fitted, {**choices, "family": family}, command)
         trouble = _report(folder, table)
-    say(fitted.summary, "", *trouble, f"wrote {out}")
+    say(fitted.summary, "", f"wrote {out}")
+    _finish(out, trouble, "the table of estimates")
 
 
 def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
@@ -119,10 +134,23 @@ def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
         return fit_table(table, options, progress), progress.lines
 
 
-def _report(folder: Path, table: Prepared) -> list[str]:
-    """Write the report; says why there is none."""
+def _report(folder: Path, table: Prepared) -> Exception | None:
+    """Write the report; an error does not cost the fit, which may have taken hours."""
     try:
         write_report(open_run(folder, family=True), table)
-    except ImportError as error:
-        return [f"no report: {error}"]
-    return []
+    except Exception as error:
+        return error
+    return None
+
+
+def _finish(out: Path, trouble: Exception | None, look_at: str) -> None:
+    """Say where the report is, or why there is none."""
+    if trouble is None:
+        say(f"open {out / PAGE} in a browser: {look_at}")
+    elif isinstance(trouble, ImportError):
+        say(f"no report: {trouble}")
+    else:
+        raise RuntimeError(
+            f"{out} was written without a report: {type(trouble).__name__}: {trouble}; "
+            f"`scorematching report {out}` tries again"
+        ) from trouble

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -52,11 +53,18 @@ def check_no_limit(minutes: float | None) -> None:
         )
 
 
-def command_of(context: typer.Context) -> list[str]:
-    """A command line that gives a command the same options again; defaults are left out."""
+def command_of(context: typer.Context, without: Collection[str] = ()) -> list[str]:
+    """A command line that gives a command the same options again; defaults are left out.
+
+    Args:
+        context: of the command.
+        without: parameters to leave out, too.
+    """
     words = ["scorematching", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
+        if parameter.name in without:
+            continue
         if parameter.param_type_name == "argument":
             words += [] if value is None else [str(value)]
         elif value is not None and value != parameter.default:
