@@ -14,19 +14,30 @@ INTRODUCTION = """# Data larger than memory
 `open_stream` opens a file of points that need not fit into memory, and `train` takes it as data:
 
 ```python
+import numpy as np
+import pandas as pd
+import torch
+
+import scorematching as sm
 from scorematching.training import TrainConfig, open_stream, train
 
-stream = open_stream("flights.parquet", columns=["delay", "distance", "speed"])
+names = ["delay", "distance", "speed"]  # a small file, to show how
+flights = pd.DataFrame(np.random.default_rng(0).normal(size=(2000, 3)), columns=names)
+flights.to_parquet("flights.parquet")
+
+stream = open_stream("flights.parquet", columns=["delay", "distance"])
 scale = stream.standardise()  # means and standard deviations, by one pass over the file
-train(
-    model,
-    objective,
+generator = torch.Generator().manual_seed(0)
+result = train(
+    sm.models.MLPDensity(dim=2, hidden=(16,), generator=generator),
+    sm.SlicedScoreMatchingVR(),
     stream,
-    TrainConfig(epochs=3),
+    TrainConfig(epochs=1),
     transform=lambda x, generator: scale(x),
     generator=generator,
     folder="runs/flights",
 )
+assert result.points > 1800
 ```
 
 | file | blocks |

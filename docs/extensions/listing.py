@@ -1,7 +1,7 @@
 """Hooks of mkdocs, which fill marks on pages and complete the menu.
 
-``[[package]]`` becomes the reference of all public names of a package, ``[[CHANGELOG.md]]`` that
-file, with its links as seen from docs/.
+``[[package]]`` becomes the reference of all public names of a package, and ``[[CHANGELOG.md]]``
+that file, with its links as seen from docs/.
 """
 
 from __future__ import annotations
