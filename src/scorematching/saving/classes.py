@@ -70,7 +70,7 @@ RECORDS = {
     "StudentT": "distributions.student_t",
     "Table": "estimators.density.table",
     "Tilted": "estimators.density.tilted",
-    "TrainResult": "training.loop",
+    "TrainResult": "training.result",
     "Transformed": "estimators.density.bases.transformed",
     "Whiten": "datasets.preprocess",
     "domains.sphere.Sphere": "domains.sphere",
