@@ -32,7 +32,9 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A csv file with normal, rounded, constant and text columns, and some rows twice."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 2)) @ [[1.0, 0.5], [0.0, 2.0]]
-    frame = pd.DataFrame({"a": x[:, 0], "b": 10 + x[:, 1], "unit": 7.0, "site": ["x", "y"] * 60})
+    frame = pd.DataFrame(
+        {"a": x[:, 0], "b": 10 + x[:, 1], "unit": 7.0, "<i>site</i>": ["x", "y"] * 60}
+    )
     frame["tenths"] = (x.sum(1) + rng.normal(size=120)).round(1)
     path = tmp_path_factory.mktemp("tables") / "small.csv"
     pd.concat([frame, frame.head(15)]).to_csv(path, index=False)

@@ -22,8 +22,11 @@ from scorematching.capture import CapturedStep, compile_step
 from scorematching.diagnostics import check_model, explain, variance_report
 from scorematching.entropy import entropy_surrogate
 from scorematching.errors import (
+    CheckpointError,
     DataNotFoundError,
     DivergedError,
+    FolderInUseError,
+    LostRankError,
     PerformanceWarning,
     SavedModelError,
     ScoreMatchingError,
@@ -65,6 +68,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApproximateBackprop",
     "CapturedStep",
+    "CheckpointError",
     "CurvaturePropagation",
     "DataNotFoundError",
     "DenoisingScoreMatching",
@@ -72,10 +76,12 @@ __all__ = [
     "DivergedError",
     "Field",
     "FiniteDifferenceSSM",
+    "FolderInUseError",
     "Gaussian",
     "KernelExpFamilyEstimator",
     "LocalCurvatureSmoothing",
     "LogDensityField",
+    "LostRankError",
     "MaximumLikelihood",
     "NoiseContrastive",
     "NoiseLadder",

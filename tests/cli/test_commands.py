@@ -131,7 +131,7 @@ def test_inspect_shows_runs_and_tables(
     shown = capsys.readouterr().out
     assert "command: scorematching fit" in shown and "mixture" in shown
     assert main(["inspect", str(small_table)]) == 0
-    assert "column of text (site)" in capsys.readouterr().out
+    assert "column of text (<i>site</i>)" in capsys.readouterr().out
 
 
 def test_commands_that_need_the_table_say_so(

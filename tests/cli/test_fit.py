@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_folder_holds_everything(small_run: Path, small_table: Path) -> None:
     assert [m["name"] for m in methods] == ["this model", "Gaussian", "KDE", "mixture"]
     assert all(m["log_likelihood"]["count"] == m["loss"]["count"] for m in methods)
     roles = {c["name"]: c["role"] for c in found["data"]["columns"]}
-    assert roles["site"] == "text" and roles["unit"] == "constant"
+    assert roles["<i>site</i>"] == "text" and roles["unit"] == "constant"
     assert [name for name, width in found["width"].items() if width > 0] == ["tenths"]
     assert "small.csv" in (small_run / "model" / "README.md").read_text()
 
@@ -85,17 +86,45 @@ def test_existing_folders_are_refused_and_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("disk full"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_fit_that_fails(
-    error: BaseException, small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def failing(error: BaseException) -> Callable[..., None]:
     def fail(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr("scorematching.cli.fit.write_report", fail)
-    status = main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK])
-    assert status == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "status"),
+    [
+        ("write_run", RuntimeError("disk full"), 1),
+        ("fit_table", ValueError("no"), 1),
+        ("write_report", KeyboardInterrupt(), 130),
+    ],
+)
+def test_nothing_is_left_of_a_fit_that_fails(
+    place: str,
+    error: BaseException,
+    status: int,
+    small_table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"scorematching.cli.fit.{place}", failing(error))
+    assert main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK]) == status
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_that_fails_does_not_cost_the_fit(
+    small_table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("scorematching.cli.fit.write_report", failing(MemoryError("too large")))
+    assert main(["fit", str(small_table), "--out", str(tmp_path / "run"), *QUICK]) == 1
+    error = capsys.readouterr().err
+    assert "MemoryError: too large" in error and "scorematching report" in error
+    assert open_run(tmp_path / "run").held_out.rows > 0
 
 
 def test_fit_works_without_the_extra_of_the_report(

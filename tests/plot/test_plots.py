@@ -71,6 +71,12 @@ def test_plane_does_not_depend_on_units() -> None:
     np.testing.assert_allclose(plane.arrows(-x), other.arrows(-x / units))
 
 
+def test_plane_of_many_points_needs_little_memory() -> None:
+    x = np.random.default_rng(0).normal(size=(200_000, 3))  # the square would be 300 GB
+    plane = Plane.of(x, list("abc"))
+    np.testing.assert_allclose(plane.axes @ plane.axes.T, np.eye(2), atol=1e-12)
+
+
 def test_points_on_the_plane_are_drawn_where_they_are() -> None:
     plane = Plane.of(points(50, 6), list("abcdef"))
     w = points(7, 2)

@@ -6,9 +6,7 @@ lines are understood or refused, and that nothing is left behind where they are 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import importlib.util
 import inspect
 import io
@@ -16,15 +14,12 @@ import os
 import pkgutil
 import re
 import shutil
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 import typer
 from hypothesis import strategies as st
@@ -37,7 +32,7 @@ from scorematching.cli import app as main_app
 from scorematching.cli import run_app
 from tests.reliability.counts import Count
 from tests.reliability.generated import run_examples
-from tests.reliability.readers import write_runs
+from tests.reliability.readers import fitted_run, write_runs
 
 STATUSES = {0, 1, 2, 130}
 
@@ -193,23 +188,6 @@ def surroundings(folder: Path) -> Iterator[dict[str, str]]:
             yield names
         finally:
             os.chdir(before)
-
-
-@functools.cache
-def fitted_run() -> Path:
-    """The folder of a small fit, beside its table; made once, and removed at the end."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    chance = np.random.default_rng(0)
-    rows = "".join(f"{a:.4f},{b:.4f}\n" for a, b in chance.normal(size=(60, 2)))
-    (folder / "table.csv").write_text("a,b\n" + rows)
-    words = ["fit", str(folder / "table.csv"), "--out", str(folder / "run"), "--model", "dkef"]
-    nowhere = io.StringIO()
-    quiet = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
-    with quiet[0], quiet[1], warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert run_app(main_app, words) == 0
-    return folder / "run"
 
 
 def _not_done(*given_: Any, **options: Any) -> Any:

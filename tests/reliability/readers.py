@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import gzip
 import io
 import json
 import shutil
+import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +27,11 @@ import scorematching as sm
 from reproduction.files import read_json
 from reproduction.run import read_all
 from scorematching._files import own_checksum
+from scorematching.cli import app as main_app
+from scorematching.cli import run_app
 from scorematching.datasets.readers import read_idx_images, read_mosaics, read_table
+from scorematching.runs import open_run
+from scorematching.tables import prepare, read
 from scorematching.training import load_weights, open_stream, read_log
 from scorematching.training.checkpoint import load_or_previous
 from tests.reliability.counts import Count
@@ -94,7 +103,8 @@ def write_idx(folder: Path) -> None:
 
 
 def write_text(folder: Path) -> None:
-    (folder / "x.csv").write_text("a,b,c\n" + "1,2.5,-3e2\n4,5,6\n" * 9)
+    rows = "".join(f"{i},{2.5 * i * i},{-3e2 + i**3}\n4.{i},5,6\n" for i in range(15))
+    (folder / "x.csv").write_text("a,b,c\n" + rows)
 
 
 def write_runs(folder: Path) -> None:
@@ -116,6 +126,32 @@ def write_runs(folder: Path) -> None:
 
 def save_model(folder: Path) -> None:
     sm.save(density(), folder / "model")
+
+
+@functools.cache
+def fitted_run() -> Path:
+    """The folder of a small fit, beside its table; made once, and removed at the end."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    chance = np.random.default_rng(0)
+    rows = "".join(f"{a:.4f},{b:.4f}\n" for a, b in chance.normal(size=(60, 2)))
+    (folder / "table.csv").write_text("a,b\n" + rows)
+    words = ["fit", str(folder / "table.csv"), "--out", str(folder / "run"), "--model", "dkef"]
+    nowhere = io.StringIO()
+    quiet = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
+    with quiet[0], quiet[1], warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run_app(main_app, words) == 0
+    return folder / "run"
+
+
+def copy_run(folder: Path) -> None:
+    shutil.copytree(fitted_run(), folder / "run")
+
+
+def inspect_run(folder: Path) -> None:
+    run = open_run(folder / "run")
+    assert run.seed is not None and run.summary and run.held_out and len(run.rows)
 
 
 READERS = [
@@ -148,6 +184,21 @@ READERS = [
         lambda p: sm.load(p / "model"),
         resealed,
     ),
+    Reader("csv for fit", "x.csv", write_text, lambda p: prepare(read(str(p / "x.csv")))),
+    Reader(
+        "parquet for fit",
+        "x.parquet",
+        write_parquet,
+        lambda p: prepare(read(str(p / "x.parquet"))),
+    ),
+    Reader(
+        "npy for fit",
+        "x.npy",
+        lambda p: np.save(p / "x.npy", np.random.default_rng(0).normal(size=(30, 4))),
+        lambda p: prepare(read(str(p / "x.npy"))),
+    ),
+    Reader("runs of fit", "run/run.json", copy_run, inspect_run),
+    Reader("runs of fit, split", "run/split.json", copy_run, inspect_run),
     Reader("finished runs", "run.json", write_runs, read_all),
     Reader("results of parts", "run.json", write_runs, lambda p: read_json(p / "run.json")),
 ]

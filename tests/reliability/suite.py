@@ -31,8 +31,8 @@ class Amount:
 
     kills: tuple[int, int, int, int] = (30, 10, 5, 5)
     generated: int = 5000
-    damaged: int = 100
-    others: int = 20
+    damaged: int = 50
+    others: int = 10
     seed: int = 0
 
 

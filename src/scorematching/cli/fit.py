@@ -106,9 +106,8 @@ def fit(
         fitted, lines = _fit(table, options)
         write_run(folder, table, fitted, options, choices, command_of(context), lines)
         trouble = _report(folder, table)
-    say(*describe(fitted.held_out), "", *trouble, f"wrote {out}")
-    if not trouble:
-        say(f"open {out / PAGE} in a browser: first the figure of gains over the baselines")
+    say(*describe(fitted.held_out), "", f"wrote {out}")
+    _finish(out, trouble, "first the figure of gains over the baselines")
 
 
 def _fit_family(
@@ -125,7 +124,8 @@ def _fit_family(
         fitted = fit_family(table, family)
         write_family_run(folder, table, fitted, {**choices, "family": family}, command)
         trouble = _report(folder, table)
-    say(fitted.summary, "", *trouble, f"wrote {out}")
+    say(fitted.summary, "", f"wrote {out}")
+    _finish(out, trouble, "the table of estimates")
 
 
 def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
@@ -134,10 +134,23 @@ def _fit(table: Prepared, options: FitOptions) -> tuple[Fitted, Any]:
         return fit_table(table, options, progress), progress.lines
 
 
-def _report(folder: Path, table: Prepared) -> list[str]:
-    """Write the report; says why there is none."""
+def _report(folder: Path, table: Prepared) -> Exception | None:
+    """Write the report; an error does not cost the fit, which may have taken hours."""
     try:
         write_report(open_run(folder, family=True), table)
-    except ImportError as error:
-        return [f"no report: {error}"]
-    return []
+    except Exception as error:
+        return error
+    return None
+
+
+def _finish(out: Path, trouble: Exception | None, look_at: str) -> None:
+    """Say where the report is, or why there is none."""
+    if trouble is None:
+        say(f"open {out / PAGE} in a browser: {look_at}")
+    elif isinstance(trouble, ImportError):
+        say(f"no report: {trouble}")
+    else:
+        raise RuntimeError(
+            f"{out} was written without a report: {type(trouble).__name__}: {trouble}; "
+            f"`scorematching report {out}` tries again"
+        ) from trouble

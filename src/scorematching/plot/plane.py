@@ -36,7 +36,8 @@ class Plane:
         scale = np.where(scale > 0, scale, 1.0)
         if x.shape[1] == 2:
             return cls(centre, scale, np.eye(2), (names[0], names[1]))
-        _, values, axes = np.linalg.svd((x - centre) / scale, full_matrices=True)
+        full = len(x) < x.shape[1]  # otherwise the square of the number of points is allocated
+        _, values, axes = np.linalg.svd((x - centre) / scale, full_matrices=full)
         axes = axes[:2] * np.sign(axes[:2, np.abs(axes[:2]).argmax(1)].diagonal())[:, None]
         shares = np.zeros(2)
         shares[: len(values)] = (values**2 / max((values**2).sum(), 1e-300))[:2]

@@ -21,7 +21,7 @@ from scorematching.runs.split import Parts
 from scorematching.runs.unusual import score_rows
 from scorematching.tables import Prepared
 
-_SAMPLES, _UNUSUAL, _CLEAR, _LEVEL = 1000, 10, 3.0, 0.05
+_SAMPLES, _UNUSUAL, _MAX_COLUMNS, _CLEAR, _LEVEL = 1000, 10, 12, 3.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +106,12 @@ class Contents:
         return direction_variance(self.model, self.space, self.space.rows(self.train), self.seed)
 
     def unusual(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of a table of the most unusual rows."""
+        """Headings and rows of a table of the most unusual rows, the first of many columns."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             scores = score_rows(self.model, self.space, self.table.frame[self.run.columns])
         order = np.argsort(scores.rank)[:_UNUSUAL]
-        columns = list(self.space.columns)
+        columns = list(self.space.columns[:_MAX_COLUMNS])
         density = not np.isnan(scores.log_density).all()
         headings = ["row", *(["log-density"] if density else []), "because of", *columns]
         rows = []

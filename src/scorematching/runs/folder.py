@@ -119,31 +119,50 @@ class Run:
     folder: Path
     about: dict[str, Any]
 
+    @contextmanager
+    def _naming(self, file: str) -> Iterator[None]:
+        """Name a file of the run, if its content is not what fit wrote."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise RunError(
+                f"{self.folder / file} must be as fit wrote it, got a changed one ({error!r}); "
+                "restore it from a copy, or fit again"
+            ) from error
+
     @property
     def kind(self) -> str:
         """What was fitted: "density", "score" or "family"."""
-        return str(self.about["kind"])
+        with self._naming(ABOUT):
+            return str(self.about["kind"])
 
     @property
     def seed(self) -> int:
         """Of the fit."""
-        return int(self.about["options"]["seed"])
+        with self._naming(ABOUT):
+            return int(self.about["options"]["seed"])
 
     @cached_property
     def summary(self) -> TableSummary:
         """The table that it was fitted to."""
-        return TableSummary.from_dict(self.about["data"])
+        with self._naming(ABOUT):
+            return TableSummary.from_dict(self.about["data"])
 
     @cached_property
     def held_out(self) -> HeldOut:
         """The held-out numbers of the fit."""
-        return HeldOut.from_dict(self.about["held_out"])
+        with self._naming(ABOUT):
+            return HeldOut.from_dict(self.about["held_out"])
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """Rows of the file that were held out, counted from zero."""
-        split = json.loads((self.folder / SPLIT).read_text(encoding="utf-8"))
-        return np.array(split["held_out"], dtype=np.int64)
+        with self._naming(SPLIT):
+            split = json.loads((self.folder / SPLIT).read_text(encoding="utf-8"))
+            rows = np.array(split["held_out"], dtype=np.int64)
+            if rows.ndim != 1:
+                raise ValueError("held_out is no list of rows")
+            return rows
 
     @cached_property
     def model(self) -> Any:

@@ -44,7 +44,7 @@ def findings_of(
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
     if table.repeated:
         done = "copies stay together when rows are held out"
-        yield Finding(f"{_rows(table.repeated)} that repeat another one", done)
+        yield Finding(f"{_rows(table.repeated)} equal to an earlier one", done)
 
 
 def _left_out(columns: Sequence[Column]) -> Iterator[Finding]:

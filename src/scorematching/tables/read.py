@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,7 @@ def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     pandas = import_extra("pandas", "tables")
     try:
         values = np.load(io.BytesIO(content), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, SyntaxError, TokenError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{path} must be an array of numbers in npy format, got: {reason}; write it with "

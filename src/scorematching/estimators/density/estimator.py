@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,14 +21,15 @@ from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.learning import learn_density
 from scorematching.estimators.density.losses import held_out_losses
 from scorematching.estimators.density.normaliser import Normaliser, bracket
-from scorematching.estimators.density.scaling import Inverse, robust_standardise, robust_whiten
-from scorematching.estimators.density.settings import check_settings, objective_of
-from scorematching.estimators.density.table import (
-    Table,
-    inspect,
+from scorematching.estimators.density.refusals import (
     refuse_categories,
     refuse_missing,
+    refuse_text,
+    refuse_units,
 )
+from scorematching.estimators.density.scaling import Inverse, robust_standardise, robust_whiten
+from scorematching.estimators.density.settings import check_settings, objective_of
+from scorematching.estimators.density.table import Table, inspect
 from scorematching.estimators.density.threads import threads_for
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.fields import Field, VectorField
@@ -273,7 +274,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         check_count(n_samples, "n_samples", "draw one point or more")
         s = self.density_.sample(n_samples, self._generator(random_state))
         x = to_array(self.table_.restore(self.scaling_.inverse(s)))
-        return x if self._frame is None else self._frame(x, columns=self.feature_names_in_)
+        return x if self._frame is None else self._frame(x, columns=self._columns)
 
     def fit(self, X: ArrayLike, y: Any = None) -> DensityEstimator:
         """Learn the density.
@@ -289,8 +290,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ValueError: if X has categories, missing values or fewer than four different rows, or
                 an argument is out of range.
         """
-        refuse_categories(X)
-        self._frame: Any = type(X) if hasattr(X, "columns") else None
+        self._frame: Any = type(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
+        self._columns: Any = None if self._frame is None else list(cast("Any", X).columns)
         super().fit(X, y)
         return self
 
@@ -333,6 +334,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return s + self.noise * (self._whiten.inverse(eps) - self._whiten.mean)
 
     def _tensor(self, X: ArrayLike, reset: bool) -> Tensor:
+        refuse_categories(X)
+        refuse_text(X)
         checked = validate_data(
             self,
             X,
@@ -341,7 +344,10 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ensure_min_samples=2 if reset else 1,
             ensure_all_finite=False,
         )
-        refuse_missing(checked, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        refuse_missing(checked, names)
+        if reset:
+            refuse_units(checked, names)
         return torch.tensor(checked, dtype=self._dtype, device=self.device)
 
     def _standardised(self, X: ArrayLike) -> tuple[Tensor, Tensor]:

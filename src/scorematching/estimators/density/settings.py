@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from scorematching._checks import check_count, check_flag, check_positive, is_number
@@ -28,6 +29,13 @@ def check_settings(estimator: Any) -> None:
     check_flag(estimator.dequantise, "dequantise", "True adds noise to rounded columns")
     for name in ("num_inducing", "max_steps", "batch_size", "patience", "num_importance"):
         check_count(getattr(estimator, name), name, "it counts points or steps")
+    if isinstance(estimator.hidden, str) or not isinstance(estimator.hidden, Iterable):
+        raise ValueError(
+            f"hidden must be a sequence of widths, got {estimator.hidden!r}; "
+            "(64, 64) is the default"
+        )
+    for width in estimator.hidden:
+        check_count(width, "every width of hidden", "(64, 64) is the default")
     if estimator.batch_size < 2:
         raise ValueError(
             "batch_size must be at least 2, got 1; DKEF solves on one half and learns on the other"

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 _MAX_RATIO, _MAX_ROWS = 1e-6, 10_000
@@ -160,34 +158,3 @@ def _few_values(column: Tensor) -> int | None:
     count = len(column.unique())
     few = count <= max(_FEW_VALUES, _DISCRETE_SHARE * len(column))
     return count if few and len(column) >= min(_MIN_ROWS, 2 * count) else None
-
-
-def refuse_categories(X: Any) -> None:
-    """Refuse data frames with columns that are not numbers."""
-    dtypes = getattr(X, "dtypes", None)
-    if dtypes is None or not hasattr(dtypes, "items"):
-        return
-    bad = [
-        repr(name) for name, kind in dtypes.items() if str(kind) in ("category", "string", "str")
-    ]
-    if bad:
-        raise ValueError(
-            f"X must hold numbers, got categories in {', '.join(bad[:_SHOWN])}; fit one density "
-            "for each category, or encode them (sklearn.preprocessing.OrdinalEncoder) and pass "
-            "dequantise=True"
-        )
-
-
-def refuse_missing(values: NDArray[Any], names: Sequence[Any] | None) -> None:
-    """Refuse values that are not finite, with the place of the first one."""
-    bad = ~np.isfinite(values)
-    if not bad.any():
-        return
-    row, column = (int(place[0]) for place in bad.nonzero())
-    name = repr(names[column]) if names is not None else column
-    kind = "NaN" if values[row, column] != values[row, column] else "infinity"
-    raise ValueError(
-        f"X must be finite, got {kind} in row {row}, column {name} (NaN or inf in {int(bad.sum())} "
-        f"places of {int(bad.any(1).sum())} rows); drop these rows, or fill them in first, for "
-        "example with sklearn.impute.SimpleImputer"
-    )

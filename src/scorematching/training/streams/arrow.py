@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scorematching._extras import import_extra
+
 
 def import_arrow() -> Any:
     """The package pyarrow, with its modules for data sets and csv.
@@ -15,16 +17,9 @@ def import_arrow() -> Any:
     Raises:
         ImportError: says how to install it.
     """
-    try:
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.dataset
-    except ImportError as error:
-        raise ImportError(
-            "reading csv and parquet files in blocks needs pyarrow; pip install "
-            "'scorematching[tables]'"
-        ) from error
-    return pyarrow
+    for module in ("pyarrow.csv", "pyarrow.dataset"):
+        import_extra(module, "tables")
+    return import_extra("pyarrow", "tables")
 
 
 def to_rows(table: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,8 @@ def families(base: Any, n: int) -> list[Family]:
     Raises:
         ValueError: if a name is unknown.
     """
-    names = [base] if isinstance(base, str) else list(base)
+    several = isinstance(base, Iterable) and not isinstance(base, str)
+    names = list(base) if several else [base]
     if names == ["auto"]:
         names = [name for name in NAMES if name not in ("maf", "nsf") or has_flows()]
     unknown = [name for name in names if name not in NAMES]

@@ -1,0 +1,93 @@
+"""Refusals of tables that are not numbers, with the column or the place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SHOWN = 5
+_LEAST, _MOST = 1e-100, 1e100
+
+
+def refuse_categories(X: Any) -> None:
+    """Refuse data frames with columns that are not numbers."""
+    dtypes = getattr(X, "dtypes", None)
+    if not hasattr(dtypes, "items") or not hasattr(X, "iloc"):
+        return
+    kinds = enumerate(cast("Any", dtypes).items())
+    bad = [f"{name!r} ({kind})" for i, (name, kind) in kinds if not _holds_numbers(X, i, kind)]
+    if bad:
+        raise ValueError(
+            f"X must hold numbers, got categories, dates or text in {', '.join(bad[:_SHOWN])}; "
+            "fit one density for each category, or encode them "
+            "(sklearn.preprocessing.OrdinalEncoder) and pass dequantise=True"
+        )
+
+
+def _holds_numbers(frame: Any, column: int, kind: Any) -> bool:
+    """Whether a column of a data frame can be converted; columns of objects are tried."""
+    if str(kind) in ("category", "string", "str") or getattr(kind, "kind", "O") in "mM":
+        return False
+    if getattr(kind, "kind", "O") in "biuf":
+        return True
+    try:
+        frame.iloc[:, column].astype(float)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def refuse_text(X: Any) -> None:
+    """Refuse arrays and lists with text that is not a number, with the place of the first one."""
+    table = np.array(X, dtype=object) if isinstance(X, list) else X
+    if not isinstance(table, np.ndarray) or table.ndim != 2 or table.dtype.kind not in "OUS":
+        return
+    for row, values in enumerate(table):
+        for column, value in enumerate(values):
+            if isinstance(value, str | bytes) and not _is_number(value):
+                raise ValueError(
+                    f"X must hold numbers, got {str(value)!r} in row {row}, column {column}; drop "
+                    "the column, or encode it (sklearn.preprocessing.OrdinalEncoder) and pass "
+                    "dequantise=True"
+                )
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def refuse_missing(values: NDArray[Any], names: Sequence[Any] | None) -> None:
+    """Refuse values that are not finite, with the place of the first one."""
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return
+    row, column = (int(place[0]) for place in bad.nonzero())
+    kind = "NaN" if values[row, column] != values[row, column] else "infinity"
+    raise ValueError(
+        f"X must be finite, got {kind} in row {row}, column {_name(names, column)} (NaN or inf in "
+        f"{int(bad.sum())} places of {int(bad.any(1).sum())} rows); drop these rows, or fill them "
+        "in first, for example with sklearn.impute.SimpleImputer"
+    )
+
+
+def refuse_units(values: NDArray[Any], names: Sequence[Any] | None) -> None:
+    """Refuse columns whose squares would overflow, or vanish."""
+    spread = np.abs(values).max(0, initial=0.0)
+    bad = (spread > _MOST) | ((spread < _LEAST) & (spread > 0))
+    if bad.any():
+        column = int(bad.argmax())
+        raise ValueError(
+            f"X must have columns between {_LEAST:g} and {_MOST:g} in size, got "
+            f"{spread[column]:.3g} in column {_name(names, column)}; change its unit"
+        )
+
+
+def _name(names: Sequence[Any] | None, column: int) -> str:
+    return repr(names[column]) if names is not None else str(column)
