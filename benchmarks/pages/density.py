@@ -38,15 +38,25 @@ standardised rows, 70 % of a table, and are evaluated at the same other 30 %.
 
 BASES = """## How it gets there
 
-Five families of estimates, Gaussian, Student-t, kernels, Gaussian mixtures (full, shrunk, tied and
-diagonal covariances, by number of components) and flows, are fitted without each fold of a
-cross-validation. The weights of their mixture maximise the likelihood of the points that each fit
-has not seen (stacking, Smyth and Wolpert 1999), flows are averaged over the folds, and the rest is
-fitted once more to all points. A normal and a heavy-tailed part always keep a little weight, which
-bounds what a row far from all others can cost.
+Five families of estimates are candidates: Gaussian, Student-t, kernels, Gaussian mixtures (full,
+shrunk, tied and diagonal covariances, with more components until the likelihood falls) and flows.
+They are fitted without the points of a fold and evaluated there. There are five folds, three in
+tables of more than 3,000 rows or 11,000 entries, and above 10,000 rows a single split. Not every
+candidate sees every fold:
 
-Score matching then learns a tilt of that base; where the held-out likelihood does not rise by more
-than two errors the tilt is dropped.
+- In tables of up to 10,000 entries all candidates but flows see all folds. In larger ones they see
+  the first, and those with a weight above 0.005 in its mixture see the others.
+- Flows, which need 50 rows, see the first fold, and the others if they raise the likelihood of the
+  mixture by 0.1 there.
+
+The weights of the mixture maximise the likelihood of the points that each fit has not seen
+(stacking, Smyth and Wolpert 1999). Parts with a weight of less than 0.01 are dropped, flows are
+averaged over the folds, and the rest is fitted once more to all points. One imagined point each
+supports a normal and a heavy-tailed part. Both therefore stay in tables of up to about 100 rows,
+which bounds what a row far from all others can cost.
+
+In tables of 250 rows or more score matching then learns a tilt of that base, which is dropped where
+the held-out likelihood does not rise by more than two errors.
 """
 
 

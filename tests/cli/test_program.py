@@ -39,6 +39,22 @@ def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert states["redwine"] == states["banana"] == "ready"
 
 
+def test_datasets_downloads_with_a_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deliver(url: str, path: Path) -> None:
+        path.write_bytes(b"an error page")
+
+    monkeypatch.setattr("scorematching.datasets.files._stream", deliver)
+    options = ["--data-dir", str(tmp_path)]
+    assert cli.main(["datasets", "--download", "whitewine", *options]) == 1
+    assert "sha256" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert cli.main(["datasets", "--download", "redwin", *options]) == 1
+    assert cli.main(["datasets", "--download", "redwine", *options]) == 0
+    assert "CC BY 4.0" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

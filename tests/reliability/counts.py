@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pytest
+
 
 @dataclass
 class Count:
@@ -36,12 +38,12 @@ class Count:
         """Count an act that is good if its assertions hold."""
         try:
             act()
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             self.add(False, f"{type(error).__name__}: {error}")
         else:
             self.add(True)
 
 
-def as_rows(counts: Iterable[Count]) -> list[dict[str, Any]]:
-    """Counts as JSON."""
-    return [asdict(count) for count in counts]
+def as_rows(counts: Iterable[tuple[str, Count]]) -> list[dict[str, Any]]:
+    """Counts as JSON, with the name of their part."""
+    return [{"part": part, **asdict(count)} for part, count in counts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,18 @@ def memory_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def run_suite(amount: Amount, say: Callable[[str], object]) -> Iterator[Count]:
-    """Every part; the counts come as they are ready."""
+def run_suite(
+    amount: Amount, say: Callable[[str], object], names: Sequence[str]
+) -> Iterator[tuple[str, Count]]:
+    """Some parts; the counts come as they are ready, with the name of their part."""
     logging.getLogger("scorematching.training").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(dir=memory_folder()) as name:
-        parts = [kills, all_faults, all_signals, no_pickle, all_generated]
-        for part in parts:
-            place = Path(name) / part.__name__
+        for part in names:
+            place = Path(name) / part
             place.mkdir()
-            for count in part(place, amount):
+            for count in PARTS[part](place, amount):
                 say(f"{count.good} of {count.tried}: {count.what}")
-                yield count
+                yield part, count
 
 
 def kills(folder: Path, amount: Amount) -> Iterator[Count]:
@@ -109,3 +110,13 @@ def all_generated(folder: Path, amount: Amount) -> Iterator[Count]:
 def shares(total: int, parts: int) -> list[int]:
     """A number, divided among so many as evenly as possible."""
     return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+PARTS: dict[str, Callable[[Path, Amount], Iterator[Count]]] = {
+    "kills": kills,
+    "faults": all_faults,
+    "signals": all_signals,
+    "source": no_pickle,
+    "generated": all_generated,
+}
+"""What can be run by itself, in the order of the page."""

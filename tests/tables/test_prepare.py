@@ -70,7 +70,9 @@ def test_copies_of_rows_are_counted_and_not_called_rounded() -> None:
     twice = Loaded(pd.concat([table().frame] * 2, ignore_index=True), "t.csv", "0")
     prepared = prepare(twice)
     assert not prepared.dequantised
-    assert [str(f)[:30] for f in prepared.summary.findings] == ["60 rows equal to an earlier one"[:30]]
+    assert [str(f)[:30] for f in prepared.summary.findings] == [
+        "60 rows equal to an earlier one"[:30]
+    ]
 
 
 def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:

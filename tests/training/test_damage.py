@@ -162,9 +162,19 @@ def test_a_damaged_log_is_named(line: str, tmp_path: Path) -> None:
         read_log(path)
 
 
+def test_a_checksum_cannot_be_left_out(folder: Path) -> None:
+    """As a flipped bit in its name would."""
+    index = json.loads((folder / "checkpoint.json").read_text())
+    for name in ("checksum", "checksums"):
+        rest = {key: value for key, value in index.items() if key != name}
+        (folder / "checkpoint.json").write_text(json.dumps(rest))
+        with pytest.raises(CheckpointError, match="own checksum"):
+            load(folder)
+
+
 def test_missing_values_are_named(folder: Path) -> None:
     index = json.loads((folder / "checkpoint.json").read_text())
-    del index["waited"], index["checksum"]
+    del index["waited"], index["checksum"], index["checksums"]
     (folder / "checkpoint.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"without some of its values.*waited"):
         run_everything(folder, resume=True)

@@ -57,7 +57,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
             raise
         message = error.format_message() if hasattr(error, "format_message") else error
         if message:  # empty where typer has shown the help
-            print(f"{app.info.name}: {message}", file=sys.stderr)
+            print(f"{app.info.name}: {' '.join(str(message).split())}", file=sys.stderr)
         return 2 if hasattr(error, "format_message") else 1
     if status == INTERRUPTED:  # which is also what typer returns then
         print(f"{app.info.name}: interrupted", file=sys.stderr)

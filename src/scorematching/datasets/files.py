@@ -79,7 +79,9 @@ def _places(data_dir: PathLike | None) -> list[Path]:
 
 def _missing(file: DataFile, places: list[Path]) -> str:
     source = (
-        "download=True fetches it" if file.urls else "it has no public address to fetch it from"
+        "download=True, or `scorematching datasets --download NAME`, fetches it"
+        if file.urls
+        else "it has no public address to fetch it from"
     )
     return (
         f"{file.name} (sha256 {file.sha256}) was not found in "

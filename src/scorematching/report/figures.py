@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,9 @@ def _finished(figure: Any, name: str, alt: str, caption: str) -> Figure:
     from PIL import Image
 
     raw, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(raw, format="png", dpi=_DPI)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks
+        figure.savefig(raw, format="png", dpi=_DPI)
     image = Image.open(raw).convert("RGB")
     image.quantize(_COLOURS).save(small, format="png", optimize=True)
     source = "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
@@ -129,7 +132,7 @@ def _pairs(contents: Contents) -> Figure | None:
     size = 1.35 * count + 0.5
     figure = _canvas(size, size)
     axes = figure.subplots(count, count, squeeze=False)
-    names = [_short_name(name) for name in contents.space.columns]
+    names = [axis_name(name) for name in contents.space.columns]
     plot.pairs(contents.test, contents.samples, axes, columns=range(count), names=names)
     shown = ", ".join(contents.space.columns[:count])
     rest = len(contents.space.columns) - count
@@ -142,13 +145,21 @@ def _pairs(contents: Contents) -> Figure | None:
     )
 
 
-def _short_name(name: str) -> str:
-    return name if len(name) <= 18 else name[:16] + "..."
+def axis_name(name: str) -> str:
+    r"""A name for an axis, without signs that matplotlib takes for formulas.
+
+    Example:
+        >>> print(axis_name("cost in $ per year and head"))
+        cost in \$ per ye...
+    """
+    short = name if len(name) <= 18 else name[:16] + "..."
+    return short.replace("$", r"\$")
 
 
 def _score_field(contents: Contents) -> Figure | None:
     figure = _canvas(5.0, 4.2)
-    plot.score_field(contents.modelled, contents.train, ax=figure.subplots())
+    rows = contents.train.rename(columns=axis_name)
+    plot.score_field(contents.modelled, rows, ax=figure.subplots())
     return _finished(
         figure,
         "score",
@@ -164,7 +175,8 @@ def _calibration(contents: Contents) -> Figure | None:
         return None
     figure = _canvas(5.0, 4.4)
     density = contents.modelled if hasattr(contents.modelled, "score_samples") else None
-    plot.calibration(density, contents.test, figure.subplots(), samples=contents.samples)
+    rows = contents.test.rename(columns=axis_name)
+    plot.calibration(density, rows, figure.subplots(), samples=contents.samples)
     return _finished(
         figure,
         "goodness",

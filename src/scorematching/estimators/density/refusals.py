@@ -79,7 +79,7 @@ def refuse_missing(values: NDArray[Any], names: Sequence[Any] | None) -> None:
 
 def refuse_units(values: NDArray[Any], names: Sequence[Any] | None) -> None:
     """Refuse columns whose squares would overflow, or vanish."""
-    spread = np.abs(values).max(0, initial=0.0)
+    spread = np.abs(values).max(0, initial=0.0).astype(np.float64)
     bad = (spread > _MOST) | ((spread < _LEAST) & (spread > 0))
     if bad.any():
         column = int(bad.argmax())

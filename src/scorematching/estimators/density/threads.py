@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from threadpoolctl import threadpool_limits
-
 _SMALL_ENTRIES = 200_000
 
 
@@ -24,4 +22,9 @@ def threads_for(entries: int) -> AbstractContextManager[object]:
         ...     torch.get_num_threads()
         1
     """
-    return threadpool_limits(1 if entries <= _SMALL_ENTRIES else None)
+    from threadpoolctl import threadpool_limits
+
+    found: AbstractContextManager[object] = threadpool_limits(
+        1 if entries <= _SMALL_ENTRIES else None
+    )
+    return found

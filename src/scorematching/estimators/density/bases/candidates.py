@@ -84,7 +84,7 @@ def _simple(name: str) -> list[Candidate]:
     def kde(x: Tensor, held: Tensor, g: torch.Generator) -> Distribution:
         return fit_kde(x, g)
 
-    # An imagined point keeps a normal and a heavy-tailed part in every stack.
+    # An imagined point keeps a normal and a heavy-tailed part in the stacks of small tables.
     return {
         "gaussian": [
             Candidate("gaussian", lambda x, held, g: fit_gaussian(x), prior=1.0),

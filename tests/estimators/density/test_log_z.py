@@ -1,0 +1,88 @@
+"""Errors and brackets of log Z are honest: against many repetitions and a long run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from scorematching.estimators.density import DensityEstimator
+from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
+from tests.estimators.density.tables import normal
+
+
+def clusters(n, rng):
+    """Two clusters in ten dimensions, whose log-density has mean -11.42."""
+    return np.r_[rng.normal(-2, 1, (n // 2, 10)), rng.normal(2, 0.5, (n // 2, 10))]
+
+
+@pytest.fixture(scope="module")
+def tilted():
+    """A tilt of its full size on a single Gaussian, which it has a lot to add to."""
+    settings = {"base": "gaussian", "calibrate": False, "hidden": (32,), "random_state": 0}
+    x = clusters(600, np.random.default_rng(0))
+    return DensityEstimator("mlp", max_steps=60, **settings).fit(x)
+
+
+def long_run(estimator, num=200_000):
+    """Log Z from many samples of the base, and its standard error."""
+    density, generator = estimator.density_, torch.Generator().manual_seed(99)
+    weights = tilt_at_samples(density.tilt_at, density.base, num, generator)
+    relative = (weights - weights.max()).exp()
+    log_z = weights.logsumexp(0).item() - math.log(num)
+    return log_z, (relative.std() / relative.mean()).item() / num**0.5
+
+
+def test_the_error_of_log_z_covers_the_truth(tilted):
+    """Within four standard errors, one fit in 16,000 by chance; and the error says something."""
+    truth, error = long_run(tilted)
+    assert abs(truth) > 0.05  # the tilt does something
+    assert abs(tilted.log_z_ - truth) < 4 * math.hypot(error, tilted.log_z_standard_error_)
+    assert 0 < tilted.log_z_standard_error_ < 0.2
+    x = clusters(20, np.random.default_rng(1))
+    values, errors = tilted.score_samples(x, return_error=True)
+    assert (errors == tilted.log_z_standard_error_).all() and errors.shape == values.shape
+
+
+def test_the_bracket_of_log_z_holds_the_truth(tilted):
+    """Up to the noise of 200 chains."""
+    truth, error = long_run(tilted)
+    low, high = tilted.log_z_bracket(random_state=0)
+    slack = 0.1 + 4 * error
+    assert low - slack < truth < high + slack
+    assert high - low < 1.0
+
+
+def test_errors_of_log_z_are_those_of_repetitions():
+    """The spread of 30 estimates is the stated error, within a factor of 2.
+
+    A chi-square of 29 degrees of freedom leaves that range less than once in 50,000 times.
+    """
+    found = [
+        normalise(lambda x: x[:, 0], normal(1), 2000, torch.Generator().manual_seed(seed))
+        for seed in range(30)
+    ]
+    spread = np.std([one.log_z for one in found], ddof=1)
+    stated = np.mean([one.standard_error for one in found])
+    assert 0.5 < spread / stated < 2
+
+
+def test_more_samples_are_never_refused_where_fewer_are_accepted(generator):
+    """The bar used to rise with their number: a million were refused where 10,000 were not."""
+
+    def tilt(x):
+        return 1.5 * x[:, 0]
+
+    for num in (2000, 20_000, 200_000):
+        found = normalise(tilt, normal(1), num, generator)
+        assert found.failure is None and found.method == "importance sampling"
+        assert found.log_z == pytest.approx(1.125, abs=5 * found.standard_error)
+
+
+def test_a_thin_log_z_does_not_depend_on_the_seed_of_samples(tilted):
+    """`sample` used to refuse some seeds of one fitted model."""
+    for seed in range(6):
+        x = tilted.sample(50, seed)
+        assert np.isfinite(x).all() and np.abs(x).max() < 12
