@@ -32,10 +32,10 @@ def start(
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> bool:
-    """Wait up to a minute for something that a process does; False if it ends before."""
+    """Wait up to five minutes for something that a process does; False if it ends before."""
     began = time.monotonic()
     while not condition():
-        if process.poll() is not None or time.monotonic() - began > 60:
+        if process.poll() is not None or time.monotonic() - began > 300:
             return condition()
         time.sleep(0.002)
     return True

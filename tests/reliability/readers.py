@@ -137,6 +137,7 @@ def fitted_run() -> Path:
     rows = "".join(f"{a:.4f},{b:.4f}\n" for a, b in chance.normal(size=(60, 2)))
     (folder / "table.csv").write_text("a,b\n" + rows)
     words = ["fit", str(folder / "table.csv"), "--out", str(folder / "run"), "--model", "dkef"]
+    words += ["--max-minutes", "0.01"]
     nowhere = io.StringIO()
     quiet = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
     with quiet[0], quiet[1], warnings.catch_warnings():

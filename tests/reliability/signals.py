@@ -58,6 +58,8 @@ def _interrupt(folder: Path, words: list[str], runs: int) -> None:
     def begun() -> bool:
         return len(list(folder.rglob("train.lock"))) >= runs
 
+    for left in folder.rglob("*.lock"):
+        left.unlink()
     process = start(*words, cwd=ROOT)
     assert wait_until(begun, process), finish(process)
     time.sleep(0.5)

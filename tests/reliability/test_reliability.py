@@ -61,11 +61,11 @@ def test_a_rank_that_dies(memory: Path) -> None:
 
 def test_faults(memory: Path) -> None:
     assert_kept(
-        faults.tampered(memory, 2, seed=1),
+        faults.tampered(memory, 1, seed=1),
         faults.full_disk(memory, 2),
         faults.read_only(memory),
         faults.clock_jumps(memory),
-        faults.bad_batches(memory, 2),
+        faults.bad_batches(memory, 1),
         faults.out_of_memory(),
     )
 
@@ -77,12 +77,12 @@ def test_signals(memory: Path) -> None:
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_generated_files(reader: Reader, memory: Path) -> None:
-    assert_kept(try_reader(reader, memory / "files", 12, seed=2))
+    assert_kept(try_reader(reader, memory / "files", 6, seed=2))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda c: f"{c.program} {c.name}".strip())
 def test_generated_command_lines(command: Command, tmp_path: Path) -> None:
-    assert_kept(try_command(command, tmp_path / "lines", 8, seed=2))
+    assert_kept(try_command(command, tmp_path / "lines", 5, seed=2))
 
 
 # The suite itself can fail.
@@ -93,8 +93,8 @@ def test_a_reader_with_a_bug_is_found(tmp_path: Path) -> None:
         return json.loads((folder / "run.json").read_text())["seed"]
 
     reader = Reader("with a bug", "run.json", READERS[-1].make, read)
-    count = try_reader(reader, tmp_path / "files", 200, seed=0)
-    assert count.tried == 200 and count.good < 200
+    count = try_reader(reader, tmp_path / "files", 100, seed=0)
+    assert count.tried == 100 and count.good < 100
     assert any("KeyError" in failure or "TypeError" in failure for failure in count.failures)
 
 
