@@ -46,7 +46,12 @@ GOOD: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], list[str], str
     ),
     "missing": (missing, {}, ["--drop-missing"], "with missing values"),
     "constant": (lambda: FRAME.assign(k=1), {}, [], "constant (k)"),
-    "repeated": (lambda: pd.concat([FRAME, FRAME.head(9)]), {}, [], "9 rows that repeat"),
+    "repeated": (
+        lambda: pd.concat([FRAME, FRAME.head(9)]),
+        {},
+        [],
+        "9 rows equal to an earlier one",
+    ),
     "integers": (
         lambda: pd.DataFrame(np.random.default_rng(0).integers(0, 50, (90, 2))),
         {},

@@ -67,6 +67,7 @@ def command_of(context: typer.Context, without: Collection[str] = ()) -> list[st
             continue
         if parameter.param_type_name == "argument":
             words += [] if value is None else [str(value)]
-        elif value is not None and value != parameter.default:
-            words += [parameter.opts[0], *([] if value is True else [str(value)])]
+        elif value not in (None, parameter.default):
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                words += [parameter.opts[0], *([] if each is True else [str(each)])]
     return words
