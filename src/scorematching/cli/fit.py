@@ -19,6 +19,7 @@ from scorematching.cli.options import (
 )
 from scorematching.cli.progress import FitProgress, candidates
 from scorematching.cli.tune import tune_fit
+from scorematching.estimators.density.threads import threads_for
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
 from scorematching.runs.families import fit_family
@@ -102,7 +103,7 @@ def fit(
     table, _ = split_table(table, seed)
     options = FitOptions(model, objective, seed, device, max_minutes)
     say(table.summary, "")
-    with new_folder(out, overwrite) as folder:
+    with new_folder(out, overwrite) as folder, threads_for(table.frame.size):
         fitted, lines = _fit(table, options)
         write_run(folder, table, fitted, options, choices, command_of(context), lines)
         trouble = _report(folder, table)
