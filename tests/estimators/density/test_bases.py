@@ -17,6 +17,7 @@ from scorematching.estimators.density.bases.given import Given
 from scorematching.estimators.density.bases.inversion import invert
 from scorematching.estimators.density.bases.kde import KernelDensity, fit_kde
 from scorematching.estimators.density.bases.mixture import fit_mixture
+from scorematching.estimators.density.bases.seeds import seeded
 from scorematching.estimators.density.bases.spline import Spline
 from scorematching.estimators.density.bases.student_t import MultivariateT, fit_student_t
 from scorematching.estimators.density.bases.transformed import score_by_autograd
@@ -177,9 +178,10 @@ def test_splines_are_zukos(generator):
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_inverses_of_flows_are_zukos(kind, dim, generator):
     """Also where the columns are transformed in the reverse order, and outside the splines."""
-    module = PresetFlow(kind, dim).double().requires_grad_(False)
+    with seeded(generator):
+        module = PresetFlow(kind, dim).double().requires_grad_(False)
     for parameter in module.parameters():
-        parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=F64)
+        parameter += 0.2 * torch.randn(parameter.shape, generator=generator, dtype=F64)
     z = 3 * torch.randn(40, dim, generator=generator, dtype=F64)
     x = invert(module.transform, z)
     torch.testing.assert_close(x, module.transform(None).inv(z), rtol=1e-9, atol=1e-9)

@@ -139,6 +139,12 @@ def test_many_samples_take_few_evaluations(generator):
     assert sum(evaluated) < 250_000
 
 
+def test_many_samples_of_a_steep_tilt_are_all_different(generator):
+    """Of a tilt that keeps one in 25."""
+    tail = lambda x: torch.where(x[:, 0] > 1.75, 0.0, -torch.inf)  # noqa: E731
+    assert len(sample_tilted(tail, normal(1), 100_000, generator).unique()) == 100_000
+
+
 # Pipelines.
 
 

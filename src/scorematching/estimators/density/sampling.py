@@ -40,7 +40,7 @@ def sample_tilted(
     values = tilt(pool)
     largest = values.max()
     found, count = [], 0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_ROUNDS * -(-n // _BATCH)):
         kept = pool[_uniform_log(pool, generator) < values - largest]
         found.append(kept)
         count += len(kept)
