@@ -128,7 +128,7 @@ def fit_flow(
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
         batch_size=batch,
-        lr=_LR if batch < 256 else 2 * _LR,
+        lr=_LR if batch < 256 or x.shape[1] >= _MANY_COLUMNS else 2 * _LR,
         max_norm=_MAX_NORM,
         validate_every=per_epoch if per_epoch < 50 else 50,
         patience=10 if len(x) < 1000 else 6,
