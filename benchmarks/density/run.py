@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.density.measure import cell
+from benchmarks.harness.provenance import stamp
 
 SLOW_FIRST = (
     "digits",
@@ -54,7 +55,9 @@ def run(
     todo.sort(key=lambda key: SLOW_FIRST.index(key[0]) if key[0] in SLOW_FIRST else 99)
     end = time.monotonic() + (math.inf if seconds is None else seconds)
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
+        place = where()
         for key, result in _results(pool, todo, jobs, settings, end):
+            result["where"] = place
             append(result, lines)
             found[key] = result
             print(line(result), flush=True)
@@ -74,6 +77,12 @@ def _results(
             return
         for task in wait(tasks, return_when=FIRST_COMPLETED).done:
             yield tasks.pop(task), task.result()
+
+
+def where() -> str:
+    """Commit, machine and torch; cells of one file may have been measured in several places."""
+    found = stamp("")
+    return f"commit {found['commit'][:10]}, {found['device']}, torch {found['versions']['torch']}"
 
 
 def append(result: Cell, lines: Path) -> None:

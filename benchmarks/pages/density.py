@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,18 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
     yield "## How to rerun\n"
     yield f"```bash\n{document['command']}\n```\n"
     yield f"{made_with(document)}; {document['device']}.\n"
+    yield from _places(cells)
+
+
+def _places(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """Which tables were measured where, if not all in one place."""
+    tables: dict[str, list[str]] = {}
+    for cell in cells:
+        names = tables.setdefault(cell.get("where", "unknown"), [])
+        names += [cell["table"]] if cell["table"] not in names else []
+    if len(tables) > 1:
+        yield "Tables were measured in several places:\n"
+        yield "\n".join(f"- {place}: {', '.join(names)}" for place, names in tables.items()) + "\n"
 
 
 TITLES = {
