@@ -41,7 +41,9 @@ def test_objectives() -> None:
 def test_data_sets_do_not_depend_on_the_number_of_jobs() -> None:
     alone = coverage.dataset("Gaussian precision", 30, 100)
     together = coverage.work(("Gaussian precision", 29, 31, 100))
-    assert together[1] == alone
+    assert together[1].keys() == alone.keys()
+    for name, numbers in alone.items():  # work takes one thread, which sums in another order
+        np.testing.assert_allclose(together[1][name], numbers, rtol=1e-6)
 
 
 def test_inflation_is_a_ratio_of_variances() -> None:
