@@ -106,7 +106,7 @@ class _Phase:
         graph = make_fx(evaluate)(values, others, batch, _dense(noise))
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
-        if batch.is_cuda:  # on a CPU two products take as long as one of their stacked rows
+        if batch.is_cuda:  # where small products do not fill the device
             merge_products(graph)
         function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
         with torch.no_grad():
