@@ -33,6 +33,11 @@ PROGRAM = "python -m benchmarks.commits"
 TURN_SECONDS = 0.05
 """How long one turn lasts at least, in steps of the loss."""
 
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+"""Settings of glibc's malloc. By default a process may give memory back to the system at every step
+and get it again by page faults; whether it does so depends on what it allocated before, and changes
+the time of a step by up to 30% from process to process, with either version."""
+
 Old = Annotated[str, typer.Argument(help="Commit, or a folder that holds its src.")]
 Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version in one pair of processes.")]
 Restarts = Annotated[int, typer.Option(min=2, help="Pairs of processes, one after the other.")]
@@ -111,7 +116,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **ALLOCATOR, "PYTHONPATH": path},
         )
         self.losses: list[str] = self._answer()
 

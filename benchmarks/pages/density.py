@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ standardised rows, 70 % of a table, and are evaluated at the same other 30 %.
 - Tables that decisions were made on, with seeds from 100: {nine}.
 - Tables that no decision has seen: {others}.
 - A full run has nineteen tables and seeds 0 to 4; these numbers are of {count} tables and the
-  seeds {seeds}.
+  seeds {seeds}. Other seeds are those of a run after changes that were made for that table, when
+  its first seeds had been seen.
 - Rounded columns get uniform noise over their rounding, the same for all methods. Without it a
   likelihood measures how narrow the peaks on the rounded values are.
 - Margins are paired: differences in log-likelihood at the same rows, averaged over seeds.
@@ -111,13 +113,23 @@ def _about(document: dict[str, Any]) -> dict[str, str]:
     """Names of the tables and seeds, for the introduction."""
     names = list(dict.fromkeys(cell["table"] for cell in document["cells"]))
     others = [name for name in names if name not in document["nine"]]
-    seeds = sorted({cell["seed"] for cell in document["cells"]})
     return {
         "nine": ", ".join(document["nine"]),
         "others": ", ".join(others) or "none in this run",
         "count": str(len(names)),
-        "seeds": ", ".join(map(str, seeds)),
+        "seeds": _seeds(document["cells"]),
     }
+
+
+def _seeds(cells: list[dict[str, Any]]) -> str:
+    """The seeds of most tables, and those of tables that have others."""
+    tables: dict[str, str] = {}
+    for name in dict.fromkeys(cell["table"] for cell in cells):
+        seeds = sorted(cell["seed"] for cell in cells if cell["table"] == name)
+        tables[name] = ", ".join(map(str, seeds))
+    usual = Counter(tables.values()).most_common(1)[0][0]
+    others = [f"{name}: {seeds}" for name, seeds in tables.items() if seeds != usual]
+    return f"{usual} ({'; '.join(others)})" if others else usual
 
 
 def _margin(row: dict[str, Any]) -> list[str]:
