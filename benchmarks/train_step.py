@@ -1,11 +1,11 @@
 """Milliseconds per training step of the paper's flow, by every executor of `train`.
 
 NICE with four couplings of five hidden layers of 1000 units, D = 784, batches of 128, Adam, SSM-VR
-with M = 1 and 16, tf32. Each row trains by `scorematching.training.train`, and runs the same step
-without the loop; the difference is what the loop costs.
+with M = 1 and 16, tf32 or bfloat16 products. Each row trains by `scorematching.training.train`, and
+runs the same step without the loop; the difference is what the loop costs.
 
 Example:
-    python -m benchmarks.train_step --device cuda --output out.json
+    python -m benchmarks.train_step --device cuda --precision high --precision medium
     python -m benchmarks.train_step --smoke
 """
 
@@ -41,11 +41,18 @@ Row = dict[str, Any]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights, points and directions.")]
 Executors = Annotated[list[str] | None, typer.Option(help="Executors; repeatable [all].")]
+Precisions = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of matrix products: high (tf32), medium (bfloat16); repeatable [high].",
+    ),
+]
 
 
 def main(
     device: Device = "cpu",
     executors: Executors = None,
+    precision: Precisions = None,
     smoke: Smoke = False,
     threads: Threads = 1,
     seed: Seed = 0,
@@ -55,9 +62,13 @@ def main(
     command = command_line(PROGRAM, main, locals())
     options = Options(_names(device, executors, smoke), device, smoke, seed)
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("high")
     print("  M executor           ran                 ms/step     bare     loop  first s")
-    rows = [measure(num, name, options) for num in (1, 16) for name in options.executors]
+    rows = [
+        measure(num, name, options, products)
+        for products in precision or ["high"]
+        for num in (1, 16)
+        for name in options.executors
+    ]
     document = {**stamp(command, device), "seed": seed, "rows": rows}
     if output is not None:
         output.write_text(json.dumps(document, indent=1) + "\n")
@@ -85,14 +96,16 @@ def _names(device: str, wanted: list[str] | None, smoke: bool) -> list[str]:
     return wanted or [name for name in EXECUTORS[device] if not (smoke and name == "compiled")]
 
 
-def measure(num: int, name: str, options: Options) -> Row:
+def measure(num: int, name: str, options: Options, products: str = "high") -> Row:
     """One row: an executor in the loop and without it."""
+    torch.set_float32_matmul_precision(products)
     steps = 5 if options.smoke else STEPS.get(name, 1000)
     objective = sm.SlicedScoreMatchingVR(num_projections=num)
     result, seconds = train_for(steps, name, objective, options)
     row = {
         "num": num,
         "executor": name,
+        "products": products,
         "ran": result.executor,
         "ms_per_step": 1e3 * seconds,
         "bare_ms": 1e3 * bare_seconds(steps, result.executor, objective, options),

@@ -47,7 +47,7 @@ def merge_products(module: GraphModule) -> None:
     module.recompile()
 
 
-def _view(node: Any) -> Matrix:
+def view(node: Any) -> Matrix:
     """What a node shows: detached and transposed nodes are views of another."""
     transposed = False
     while node.target in (aten.detach.default, aten.t.default):
@@ -69,9 +69,9 @@ def _find_groups(graph: Graph) -> list[list[Node]]:
     member_of: dict[Node, list[Node]] = {}
     groups: list[list[Node]] = []
     for node in graph.nodes:
-        if not _is_product(node) or _view(node.args[-2]).transposed:
+        if not is_product(node) or view(node.args[-2]).transposed:
             continue
-        factor = _view(node.args[-1])
+        factor = view(node.args[-1])
         group = latest.get(factor)
         if group is None or _needs([node], group, member_of) or _needs(group, [node], member_of):
             group = latest[factor] = []
@@ -81,7 +81,8 @@ def _find_groups(graph: Graph) -> list[list[Node]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _is_product(node: Node) -> bool:
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies two matrices, and perhaps adds a bias."""
     plain_addmm = node.target is aten.addmm.default and not node.kwargs  # neither alpha nor beta
     return node.target is aten.mm.default or plain_addmm
 
@@ -157,7 +158,7 @@ def _terms(matrix: Matrix, inside: bool = True) -> list[Term]:
         return [term for summand in arguments for term in _terms(Matrix(summand, transposed))]
     if node.target is not aten.mm.default:
         return [Term(matrix)]
-    a, b = map(_view, arguments)
+    a, b = map(view, arguments)
     if transposed:
         a, b = Matrix(b.node, not b.transposed), Matrix(a.node, not a.transposed)
     return [Term(matrix, a.node, b.node) if a.transposed and not b.transposed else Term(matrix)]
