@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from scorematching import LogDensityField, SplitRademacher, VectorField, _directions
 from scorematching._directions import Parts
-from scorematching.derivatives.engine.tape import Tape, _Stretch
+from scorematching.derivatives.engine.stretch import Stretch
+from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.errors import PerformanceWarning
 from tests import oracles
@@ -559,11 +560,11 @@ def test_a_linear_model_has_no_curvature(route: str) -> None:
 def test_stretched_tangents_and_their_derivatives() -> None:
     g = torch.Generator().manual_seed(0)
     u, d = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((3, 2, 4), (2, 4)))
-    pushed, square = _Stretch.apply(u, d)
+    pushed, square = Stretch.apply(u, d)
     torch.testing.assert_close(pushed, d * u)
     torch.testing.assert_close(square, u.square().mean(0))
     leaves = u.requires_grad_(), d.requires_grad_()
-    assert torch.autograd.gradcheck(_Stretch.apply, leaves)
-    assert torch.autograd.gradgradcheck(_Stretch.apply, leaves)
+    assert torch.autograd.gradcheck(Stretch.apply, leaves)
+    assert torch.autograd.gradgradcheck(Stretch.apply, leaves)
     for part in (0, 1):  # one result alone
-        assert torch.autograd.gradcheck(lambda *x: _Stretch.apply(*x)[part], leaves)  # noqa: B023
+        assert torch.autograd.gradcheck(lambda *x: Stretch.apply(*x)[part], leaves)  # noqa: B023

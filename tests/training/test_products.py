@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import scorematching as sm
-from scorematching.training.executors.products import merge_products
+from scorematching.training.executors.products import MANY_ROWS, merge_products
 
 aten = torch.ops.aten
 
@@ -97,3 +97,17 @@ def test_a_product_that_is_read_twice_is_computed_once() -> None:
         return p + b.t() @ b, p.sin()
 
     assert merged(twice, normal(4, 3), normal(4, 3, seed=1)) == (2, 2)
+
+
+def test_products_with_many_rows_stay_as_they_are() -> None:
+    def both(w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ w, y @ w
+
+    def gradient(x: Tensor, y: Tensor) -> Tensor:
+        return x.t() @ x + y.t() @ y
+
+    few, many = normal(3, 2), normal(MANY_ROWS, 2)
+    assert merged(both, normal(2, 2), few, many) == (2, 2)
+    assert merged(both, normal(2, 2), few, many[:-1]) == (2, 1)
+    assert merged(gradient, few, many) == (2, 2)
+    assert merged(gradient, few, many[:-1]) == (2, 1)

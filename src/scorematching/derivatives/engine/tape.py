@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scorematching._checks import can_read_values
 from scorematching.derivatives.engine import decomposition
+from scorematching.derivatives.engine.stretch import Stretch, mean_square
 from scorematching.derivatives.engine.trace import Traced, Untraceable, find_traced, name_of, plain
 
 Push = Callable[..., Tensor]
@@ -103,7 +103,7 @@ class Tape:
             read, w = single, d1 * single
             second = lambda: shortcut(y, single, w)  # noqa: E731
         elif single is None and second and self.curves and _is_full(u, y, d1):
-            read, (w, square) = u, _Stretch.apply(u, d1)
+            read, (w, square) = u, Stretch.apply(u, d1)
             second = lambda: times(d2, square)  # noqa: E731
         push = Trailing(lambda t: w if t is read else d1 * t)
         return self.emit([x], y, push, second, x.axis)
@@ -217,59 +217,3 @@ def lift(t: Tensor, ndim: int) -> Tensor:
 def times(d2: Any, q: Tensor) -> Any:
     """``d2 * q``, for a second derivative that may be a function that multiplies by it."""
     return d2(q) if callable(d2) else d2 * q
-
-
-def mean_square(t: Any) -> Tensor:
-    """``mean_j u_j^2`` over tangents ``(M, *shape)``."""
-    if t.is_complex():
-        return t.square().mean(0)
-    return _MeanSquare.apply(t) if t.shape[0] > 1 else t.squeeze(0).square()
-
-
-class _MeanSquare(torch.autograd.Function):
-    """A mean of squares whose backward pass reads the tangents once instead of four times."""
-
-    @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
-        ctx.save_for_backward(t)
-        return inner_of_tangents(t, t) / t.shape[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (t,) = ctx.saved_tensors
-        return t * (grads[0] * (2 / t.shape[0]))
-
-
-class _Stretch(torch.autograd.Function):
-    """Tangents times a derivative, ``d u_j``, and ``mean_j u_j^2``.
-
-    Tangents are the largest tensors of a step, so its time depends on how often they are read and
-    written. Autograd alone would write them three times more.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(u, d)
-        return d * u, inner_of_tangents(u, u) / u.shape[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        (u, d), (g, g_square) = ctx.saved_tensors, grads
-        share = None if g_square is None else g_square * (2 / u.shape[0])
-        if g is None:  # the tangent leads only to the model's output, which this loss ignores
-            return None if share is None else u * share, None
-        back = g * d
-        return back if share is None else back.addcmul_(u, share), inner_of_tangents(g, u)
-
-
-def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
-    """``sum_j u_j w_j`` over tangents, ``(M, *shape), (M, *shape) -> shape``."""
-    if u.is_cuda or not can_read_values(u):
-        return (u * w).sum(0)
-    left = u.unbind(0)
-    right = left if w is u else w.unbind(0)
-    total = left[0] * right[0]
-    for a, b in zip(left[1:], right[1:]):
-        total.addcmul_(a, b)
-    return total

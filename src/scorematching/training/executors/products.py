@@ -4,7 +4,8 @@ A step multiplies many matrices by the same weights: a layer's values and its ta
 forward, their gradients on the way back. On a GPU one product of twice as many rows takes much less
 time than two products. So products with the same right factor, none of which needs the result of
 another, become one product of their stacked rows. The gradient of a weight is a sum of products
-``a' b``, which becomes one product too: ``a' b + c' d = [a; c]' [b; d]``.
+``a' b``, which becomes one product too: ``a' b + c' d = [a; c]' [b; d]``. Products with many rows
+fill a GPU by themselves, and stacking would only copy them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.tools_common import legalize_graph
 
 aten = torch.ops.aten
+
+MANY_ROWS = 1024
+"""Factors with as many rows are not stacked."""
 
 
 class Matrix(NamedTuple):
@@ -69,7 +73,7 @@ def _find_groups(graph: Graph) -> list[list[Node]]:
     member_of: dict[Node, list[Node]] = {}
     groups: list[list[Node]] = []
     for node in graph.nodes:
-        if not is_product(node) or view(node.args[-2]).transposed:
+        if not is_product(node) or view(node.args[-2]).transposed or _has_many_rows(node.args[-2]):
             continue
         factor = view(node.args[-1])
         group = latest.get(factor)
@@ -85,6 +89,10 @@ def is_product(node: Node) -> bool:
     """Whether a node multiplies two matrices, and perhaps adds a bias."""
     plain_addmm = node.target is aten.addmm.default and not node.kwargs  # neither alpha nor beta
     return node.target is aten.mm.default or plain_addmm
+
+
+def _has_many_rows(factor: Any) -> bool:
+    return bool(factor.meta["val"].shape[0] >= MANY_ROWS)
 
 
 def _needs(nodes: list[Node], wanted: list[Node], member_of: dict[Node, list[Node]]) -> bool:
@@ -161,7 +169,8 @@ def _terms(matrix: Matrix, inside: bool = True) -> list[Term]:
     a, b = map(view, arguments)
     if transposed:
         a, b = Matrix(b.node, not b.transposed), Matrix(a.node, not a.transposed)
-    return [Term(matrix, a.node, b.node) if a.transposed and not b.transposed else Term(matrix)]
+    stacks = a.transposed and not b.transposed and not _has_many_rows(a.node)
+    return [Term(matrix, a.node, b.node) if stacks else Term(matrix)]
 
 
 def _is_zero(node: Node) -> bool:
