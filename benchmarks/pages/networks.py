@@ -83,7 +83,9 @@ def _times(document: Document, mode: str) -> Iterable[str]:
     on = document["device"] + (threads if document["kind"] == "cpu" else ", tf32 products")
     yield f"{on}; {made_with(document)}.\n"
     for name, reason in document["skipped"].items():
-        yield f"The {ABOUT[name]} was left out: {reason}.\n"
+        network, _, size = name.partition(", ")
+        what = f"{ABOUT[network]} of the {size} size" if size else ABOUT[network]
+        yield f"The {what} was left out: {reason}.\n"
     rows = [row for row in document["rows"] if row["mode"] == mode]
     cells = []
     for about in dict.fromkeys(row["about"] for row in rows):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from benchmarks.harness.torchvision import declare_operators
 from benchmarks.networks import losses, run
 from benchmarks.networks.agreement import agreement
+from benchmarks.networks.merge import merge
 from benchmarks.networks.models import CASES, Case
 from benchmarks.pages import networks as page
 
@@ -84,15 +85,18 @@ def test_losses_by_hand_are_ours() -> None:
         torch.testing.assert_close(by_hand, ours + constant)
 
 
-@pytest.fixture(scope="module")
-def document(tmp_path_factory: Any) -> Any:
+@pytest.fixture(scope="module", params=["eager", "captured"])
+def document(tmp_path_factory: Any, request: Any) -> Any:
     path = tmp_path_factory.mktemp("results") / "networks.json"
+    captured = request.param == "captured"
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
     with pytest.MonkeyPatch.context() as patch:
         missing = Case("unet", "tiny", _missing, {}, (4,), 3, True)
+        large = Case("vit", "large", _too_large, {}, (4,), 3, True)
         patch.setitem(run.CASES, "quick", (*STAND_INS, missing))
-        run.measure(quick=True, networks=["dit", "vit", "unet"], captured=True, output=path)
+        patch.setattr(run, "_chosen", lambda *options: [*STAND_INS, missing, large])
+        run.measure(quick=True, captured=captured, check=not captured, output=path)
     torch.random.set_rng_state(state)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
@@ -103,14 +107,22 @@ def _missing() -> nn.Module:
     raise ImportError("No module named 'diffusers'")
 
 
+def _too_large() -> nn.Module:
+    raise RuntimeError("out of memory\nwith many details")
+
+
 def test_every_network_has_every_row(document: Any) -> None:
-    assert document["skipped"] == {"unet": "No module named 'diffusers'"}
+    assert document["skipped"] == {
+        "unet": "No module named 'diffusers'",
+        "vit, large": "out of memory",
+    }
+    (mode,) = {row["mode"] for row in document["rows"]}
+    assert bool(document["agreement"]) == (mode == "eager")
     for case in STAND_INS:
         rows = [row for row in document["rows"] if row["network"] == case.name]
         kinds = {(row["library"], row["objective"], row["num"], row["mode"]) for row in rows}
         assert kinds == {
             (library, objective, num, mode)
-            for mode in ("eager", "captured")
             for library, objective, num in [("bare", "DSM", 0)]
             + [(library, "SSM-VR", num) for library in ("ours", "bare") for num in (1, 4)]
         }
@@ -124,10 +136,27 @@ def test_every_network_has_every_row(document: Any) -> None:
 
 
 def test_the_section_is_rendered(document: Any) -> None:
-    text = "\n".join(page.section(document, None, document))
+    (mode,) = {row["mode"] for row in document["rows"]}
+    empty = {**document, "rows": []}
+    one, other = (document, None) if mode == "eager" else (empty, document)
+    text = "\n".join(page.section(one, None, other))
     assert document["command"] in text
     assert "The U-Net was left out: No module named 'diffusers'." in text
-    assert text.count("vision transformer, width 6") >= 2
+    assert "The vision transformer of the large size was left out: out of memory." in text
+    assert "vision transformer, width 6" in text
+
+
+def test_results_of_several_processes_are_merged(document: Any, tmp_path: Path) -> None:
+    files = [tmp_path / f"{case.name}.json" for case in STAND_INS]
+    for case, path in zip(STAND_INS, files):
+        mine = [row for row in document["rows"] if row["network"] == case.name]
+        path.write_text(json.dumps({**document, "rows": mine, "agreement": []}))
+    found = merge(files, tmp_path / "all.json")
+    assert found["rows"] == document["rows"]
+    assert json.loads((tmp_path / "all.json").read_text()) == found
+    files[1].write_text(json.dumps({**document, "commit": "another"}))
+    with pytest.raises(ValueError, match="must agree in commit"):
+        merge(files, tmp_path / "all.json")
 
 
 def test_misses_are_listed(document: Any) -> None:
