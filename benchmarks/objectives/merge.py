@@ -8,13 +8,13 @@ Example:
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from benchmarks.harness.command import Output, run_command
+from benchmarks.harness.merging import merged
 from benchmarks.objectives import targets
 from benchmarks.objectives.run import RESULTS, write
 
@@ -23,17 +23,10 @@ Files = Annotated[list[Path], typer.Argument(help="Results of one or several mod
 
 def merge(files: Files, output: Output = None) -> dict[str, Any]:
     """Merge results of several models into one file."""
-    documents = [json.loads(path.read_text()) for path in files]
-    same = ("commit", "device", "threads", "versions", "seed")
-    for path, document in zip(files, documents):
-        if any(document[key] != documents[0][key] for key in same):
-            raise ValueError(f"files must agree in {', '.join(same)}, got another in {path}")
-    commands = "\n".join(document["command"] for document in documents)
-    rows = [row for document in documents for row in document["rows"]]
-    merged = {**documents[0], "command": commands, "rows": rows}
-    merged["verdict"] = targets.compare(merged)
-    write(merged, output or RESULTS / f"{merged['kind']}.json")
-    return merged
+    document = merged(files)
+    document["verdict"] = targets.compare(document)
+    write(document, output or RESULTS / f"{document['kind']}.json")
+    return document
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ class Tape:
     ) -> Traced:
         """``y = f(x)`` with first and second derivative d1 and d2.
 
-        ``d2`` is None for zero, or a function that multiplies by it; ``shortcut(y, u, d1 * u)`` is
-        ``d2 * u^2``, cheaper where there is one tangent u.
+        Either may be a function that multiplies by it, and ``d2`` None for zero;
+        ``shortcut(y, u, d1 * u)`` is ``d2 * u^2``, cheaper where there is one tangent u.
         """
         single, u = x.single, x._u
         read: Any = None
@@ -105,7 +105,7 @@ class Tape:
         elif single is None and second and self.curves and _is_full(u, y, d1):
             read, (w, square) = u, Stretch.apply(u, d1)
             second = lambda: times(d2, square)  # noqa: E731
-        push = Trailing(lambda t: w if t is read else d1 * t)
+        push = Trailing(lambda t: w if t is read else times(d1, t))
         return self.emit([x], y, push, second, x.axis)
 
     def linear(
@@ -137,9 +137,8 @@ class Tape:
         def push(u: Tensor, w: Tensor) -> Tensor:
             return form(ready(u, a), b.p) + form(a.p, ready(w, b))
 
-        return self.emit(
-            [a, b], y, push, lambda: 2 * form(ready(a.u, a), ready(b.u, b)).mean(0), axis
-        )
+        second = lambda: 2 * mean(form(ready(a.u, a), ready(b.u, b)))  # noqa: E731
+        return self.emit([a, b], y, push, second, axis)
 
     def join(self, parts: Sequence[Any], y: Tensor, dim: int, axis: Axis) -> Traced:
         """``y = cat(parts, dim)``, some of them constant."""
@@ -159,7 +158,7 @@ class Tape:
 
     def dense(self, x: Traced, y: Tensor, push: Push, second: Push, axis: Axis) -> Traced:
         """``y = phi(x)`` with ``push(u) = phi'[u]`` and ``second(u) = phi''[u, u]``."""
-        mean_second = lambda: second(widen(x.u, x.p)).mean(0)  # noqa: E731
+        mean_second = lambda: mean(second(widen(x.u, x.p)))  # noqa: E731
         return self.emit([x], y, on_full(push, x), mean_second, axis)
 
     def unknown(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -215,5 +214,10 @@ def lift(t: Tensor, ndim: int) -> Tensor:
 
 
 def times(d2: Any, q: Tensor) -> Any:
-    """``d2 * q``, for a second derivative that may be a function that multiplies by it."""
+    """``d2 * q``, for a derivative that may be a function that multiplies by it."""
     return d2(q) if callable(d2) else d2 * q
+
+
+def mean(t: Tensor) -> Tensor:
+    """The mean over tangents ``(M, *shape)``, without a copy where there is one."""
+    return t.mean(0) if t.shape[0] > 1 else t.squeeze(0)

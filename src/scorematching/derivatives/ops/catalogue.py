@@ -6,6 +6,7 @@ from scorematching.derivatives.ops import (  # noqa: F401
     indexing,
     linalg,
     linear,
+    norms,
     products,
     reductions,
 )

@@ -217,7 +217,8 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
 """Compositions by the name of torch's own operation."""
 
 for _name, _composition in COMPOSITIONS:
-    structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
+    if _name not in ("layer_norm", "group_norm"):  # `norms` has closed forms
+        structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
 
 
 class _Composed(TorchFunctionMode):

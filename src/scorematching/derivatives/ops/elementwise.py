@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from scorematching.derivatives.engine.tape import Push
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced
+from scorematching.derivatives.ops import activations
 from scorematching.derivatives.ops.registry import Operation, declare
 
 
@@ -28,12 +29,14 @@ class Elementwise(NamedTuple):
         from_input: whether they are written in z alone and cost enough to be shared with autograd.
         holomorphic: whether they hold for complex z.
         single: ``(y, u, w) -> f''(z) u^2`` from ``w = f'(z) u``, where that is cheaper than by f''.
+        recomputed: by torch's arguments, all derivatives for `activations`, which keeps none.
     """
 
     derivatives: Callable[..., tuple[Any, Any]]
     from_input: bool
     holomorphic: bool
     single: Callable[..., Tensor] | None
+    recomputed: Callable[..., activations.Derivatives] | None = None
 
 
 def elementwise(
@@ -43,11 +46,12 @@ def elementwise(
     from_input: bool = False,
     holomorphic: bool = False,
     single: Callable[..., Tensor] | None = None,
+    recomputed: Callable[..., activations.Derivatives] | None = None,
 ) -> Callable[[Any], Any]:
     """Declare an elementwise function by its derivatives, under every name it is called by."""
 
     def decorate(derivatives: Any) -> Any:
-        facts = Elementwise(derivatives, from_input, holomorphic, single)
+        facts = Elementwise(derivatives, from_input, holomorphic, single, recomputed)
         declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=facts))
         return derivatives
 
@@ -63,12 +67,15 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     func = partial(_out_of_place, call) if call.operation.writes else call.func
     if not tape.differentiates:
         return tape.elementwise(x, func(x.p, *args, **kwargs), None, None)
-    linked = facts.from_input and tape.recording
+    again = facts.recomputed if tape.closed_forms else None
+    linked = (facts.from_input or again is not None) and tape.recording
     y = func(x.p.detach() if linked else x.p, *args, **kwargs)
     if y.shape != x.p.shape:  # a bound or exponent that broadcasts
         return apply(call, x.expand(y.shape), *args, **kwargs)
     if y.dtype != x.p.dtype or (not facts.holomorphic and y.is_complex()):
         raise NoRule
+    if again is not None:
+        return tape.elementwise(x, *activations.apply(again(*args, **kwargs), x.p, y))
     d1, d2 = facts.derivatives(x.p, y, *args, **kwargs)
     y = _Link.apply(x.p, d1, y) if linked else y
     shortcut = facts.single
@@ -122,26 +129,16 @@ def softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     return s, lambda q: times_slope(q, s) if beta == 1 else beta * times_slope(q, s)
 
 
-@elementwise("silu", inplace=1, from_input=True)
+@elementwise("silu", inplace=1, recomputed=activations.of_silu)
 def silu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     """``z sigmoid(z)``."""
-    s = torch.sigmoid(z)
-    ds = s * (1 - s)
-    return s + z * ds, ds * (2 + z * (1 - 2 * s))
+    return activations.silu(z, 1), activations.silu(z, 2)
 
 
-@elementwise("gelu", from_input=True)
+@elementwise("gelu", recomputed=activations.of_gelu)
 def gelu(z: Tensor, y: Tensor, approximate: str = "none") -> Any:
     """``z Phi(z)``, exact or by tanh."""
-    if approximate == "none":
-        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        return 0.5 * torch.erfc(-z / math.sqrt(2)) + z * density, (2 - z * z) * density
-    a, b = math.sqrt(2 / math.pi), 0.044715
-    t = torch.tanh(a * (z + b * z**3))
-    slope, curvature = a * (1 + 3 * b * z * z), 6 * a * b * z
-    d = 1 - t * t
-    second = d * (slope + 0.5 * z * (curvature - 2 * t * slope**2))
-    return 0.5 * (1 + t) + 0.5 * z * d * slope, second
+    return activations.gelu(z, 1, approximate), activations.gelu(z, 2, approximate)
 
 
 @elementwise("mish", inplace=1, from_input=True)

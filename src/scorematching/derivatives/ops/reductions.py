@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching.derivatives.engine.tape import ONES
+from scorematching.derivatives.engine.tape import ONES, mean_square
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.linear import axes_of, drop_axes
 from scorematching.derivatives.ops.registry import structural
@@ -47,12 +47,15 @@ def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, 
     dim = dim % x.p.ndim - x.p.ndim
     y = torch.softmax(x.p, dim)
 
-    def second(u: Tensor) -> Tensor:
-        centred = u - (y * u).sum(dim, keepdim=True)
-        square = centred * centred
-        return y * (square - (y * square).sum(dim, keepdim=True))
+    def first(u: Tensor) -> Tensor:  # y (u - y.u), in one kernel
+        u = u.to(y.dtype)
+        return torch._softmax_backward_data(u, y.expand_as(u), dim, y.dtype)
 
-    return call.tape.dense(x, y, lambda u: y * (u - (y * u).sum(dim, keepdim=True)), second, x.axis)
+    def second(u: Tensor) -> Tensor:
+        square = mean_square(u - (y * u).sum(dim, keepdim=True))
+        return first(square)[None]
+
+    return call.tape.dense(x, y, first, second, x.axis)
 
 
 @structural("_safe_softmax")

@@ -1,0 +1,1 @@
+"""Steps on networks of diffusers and transformers: `python -m benchmarks.networks --help`."""
