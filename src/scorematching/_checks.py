@@ -112,6 +112,19 @@ def check_directions(v: Any, x: Tensor) -> None:
         )
 
 
+def check_device(value: Any) -> torch.device:
+    """The device of a name, None being the CPU; requires that this machine has it."""
+    try:
+        device = torch.device("cpu" if value is None else value)
+        torch.empty(1, device=device).item()
+    except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f'device must be "cpu" or another device of this machine, such as "cuda", got '
+            f'{value!r} ({str(error).splitlines()[0]}); try device="cpu"'
+        ) from error
+    return device
+
+
 def check_generator(generator: Any, x: Any, name: str = "x") -> None:
     """Require None or a generator on the device of ``x``, anything with a device."""
     if generator is None:

@@ -11,8 +11,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from scorematching._checks import is_number
+from scorematching._checks import check_device, is_number
 from scorematching._memory import in_chunks
+from scorematching.estimators.inputs import as_table
 from scorematching.evaluation.losses import score_matching_losses
 from scorematching.fields import Field
 
@@ -123,10 +124,14 @@ class ScoreEstimator(BaseEstimator, ABC):
         """Finite points ``(N, D)`` in the estimator's dtype and on its device."""
         least = 2 if reset else 1
         checked = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
+            self, as_table(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
         )
-        # A copy: a fitted estimator keeps its samples, and the caller may change the array.
-        return torch.tensor(checked, dtype=self._dtype, device=getattr(self, "device", None))
+        return self._place(checked)
+
+    def _place(self, values: NDArray[Any]) -> Tensor:
+        """A copy in the estimator's dtype and on its device, since the caller may change X."""
+        device = check_device(getattr(self, "device", None))
+        return torch.tensor(np.ascontiguousarray(values), dtype=self._dtype, device=device)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         """A generator on the estimator's device, from a seed or a generator of numpy's."""
@@ -134,7 +139,7 @@ class ScoreEstimator(BaseEstimator, ABC):
             seed = int(random_state.integers(2**31 - 1))
         else:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
-        return torch.Generator(getattr(self, "device", None) or "cpu").manual_seed(seed)
+        return torch.Generator(check_device(getattr(self, "device", None))).manual_seed(seed)
 
 
 class LogDensityMixin:

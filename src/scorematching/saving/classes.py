@@ -39,6 +39,7 @@ RECORDS = {
     "FiniteDifferenceSSM": "objectives.finite_difference",
     "Flow": "estimators.density.bases.flow",
     "Funnel": "distributions.curved",
+    "Gaps": "estimators.density.gaps",
     "Gaussian": "distributions.gaussian",
     "GaussianMixture": "distributions.gaussian",
     "IMQ": "kernels.radial",

@@ -98,7 +98,7 @@ def _rounded(
     named = listed(f"{used[c]} {len(x[:, c].unique())} values" for c in columns)
     done = "uniform noise fills the gaps, since rounded values have no density"
     if not dequantise:
-        done = "left as they are; likelihoods then measure how narrow the peaks are"
+        done = "left as they are when rows are evaluated; a density has noise over the gaps"
     yield Finding(f"rounded or discrete ({named})", done)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.datasets import load_diabetes
-from sklearn.model_selection import GridSearchCV
 
-from scorematching.estimators.density import DensityEstimator
+import scorematching as sm
 from tests.estimators.density.tables import quick, table
 
 NUMBERS = np.random.default_rng(0).normal(size=30)
@@ -70,6 +72,68 @@ def test_other_units_are_taken(unit):
     np.testing.assert_allclose(found + 2 * np.log(unit), quick().fit(x).score_samples(x), rtol=1e-6)
 
 
+ODD = {
+    "masked": (np.ma.masked_equal(np.arange(20.0).reshape(10, 2), 7), r"masked .* at \(3, 1\)"),
+    "names": (pd.DataFrame(table(), columns=["a", "a"]), "got 'a' more than once"),
+    "records": (np.zeros(9, [("a", float), ("b", float)]), r"got a structured array; .*DataFrame"),
+    "dictionary": ({"a": [1.0, 2.0]}, "got a dict; use pandas.DataFrame"),
+    "file": ("table.csv", r"got a str; .*pandas.read_csv"),
+}
+
+
+@pytest.mark.parametrize("make", [quick, sm.SteinScoreEstimator])
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_table(make, kind):
+    """Masked values were taken for data."""
+    x, message = ODD[kind]
+    with pytest.raises((TypeError, ValueError), match=message):
+        make().fit(x)
+
+
+@pytest.mark.parametrize("make", [quick, sm.SteinScoreEstimator])
+def test_other_layouts_in_memory(make):
+    """Reversed rows were refused, in torch's words."""
+    x = table()
+    expected = make().fit(x).grad_log_density(x)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for same in (
+        np.asfortranarray(x),
+        x[::-1][::-1],
+        frozen,
+        x.astype(">f8"),
+        np.repeat(x, 2, axis=1)[:, ::2],
+        torch.tensor(x, requires_grad=True),
+        np.ma.masked_array(x),
+    ):
+        found = make().fit(same).grad_log_density(same)
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_odd_scales_and_shapes():
+    """The likelihood is that of the standardised column, less the log of its unit."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    plain = quick().fit(x).score_samples(x).mean()
+    tiny = quick().fit(x * [1e-30, 1]).score_samples(x * [1e-30, 1]).mean()
+    assert tiny == pytest.approx(plain + 30 * math.log(10))
+    seconds = np.c_[1.7e9 + rng.integers(0, 86400, 200), rng.normal(size=200)]
+    late = quick().fit(seconds).score_samples(seconds).mean()
+    early = quick().fit(seconds - [1.7e9, 0]).score_samples(seconds - [1.7e9, 0]).mean()
+    assert late == pytest.approx(early, abs=1e-3)
+    wide = rng.normal(size=(7, 30))
+    assert np.isfinite(quick().fit(wide).score_samples(wide)).all()
+    half = x.astype(np.float16)
+    assert quick().fit(half).score_samples(half).mean() == pytest.approx(plain, abs=0.01)
+
+
+@pytest.mark.parametrize("make", [quick, sm.SteinScoreEstimator, sm.SlicedScoreEstimator])
+@pytest.mark.parametrize("device", ["cudaa", "cuda:99", "meta", 3.5])
+def test_devices_are_named(make, device):
+    with pytest.raises(ValueError, match=f"device must be .* got '?{device}.*; try device="):
+        make(device=device).fit(table())
+
+
 def test_a_single_column_as_a_series_is_refused():
     with pytest.raises(ValueError, match="2-dimensional container"):
         quick().fit(pd.Series(NUMBERS))
@@ -103,26 +167,8 @@ def test_arguments_are_named(settings, message):
         quick(**{"model": "mlp", **settings}).fit(table(300))
 
 
-@pytest.mark.filterwarnings("ignore:X has columns without a density")
-@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
-def test_a_grid_search_does_not_choose_peaks_on_discrete_values():
-    rng = np.random.default_rng(0)
-    X, halves = np.c_[rng.integers(0, 2, 80), rng.normal(size=80)], np.arange(80).reshape(2, 40)
-    grid = {"dequantise": [False, True]}
-    search = GridSearchCV(quick(base="mixture"), grid, cv=[tuple(halves)], refit=False)
-    with pytest.warns(UserWarning, match=r"got a score-matching loss of .* in column 0"):
-        search.fit(X)
-    assert search.best_params_ == {"dequantise": True}
-    peaks, filled = search.cv_results_["mean_test_score"]
-    assert np.isnan(peaks) and abs(filled) < 100
-
-
 def test_diabetes():
     """A column of two values among ten; likelihoods of 1e17 came from it."""
     X = load_diabetes().data
     with pytest.warns(UserWarning, match=r"columns .*1.*: discrete or rounded \(.*2"):
         quick().fit(X)
-    estimator = DensityEstimator(
-        "none", base=["gaussian", "student-t"], dequantise=True, random_state=0
-    ).fit(X)
-    assert np.isfinite(estimator.score_samples(X)).all() and abs(estimator.score(X)) < 100

@@ -14,16 +14,20 @@ from torch import Tensor
 
 from scorematching._checks import check_count
 from scorematching._memory import in_chunks
-from scorematching.datasets import Compose, Dequantise, Standardise, Transform, Whiten
+from scorematching._random import normal
+from scorematching.datasets import Compose, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution
 from scorematching.estimators.base import Array, ScoreEstimator, to_array
 from scorematching.estimators.density.bases.transformed import Transformed
+from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.learning import learn_density
 from scorematching.estimators.density.losses import held_out_losses
 from scorematching.estimators.density.normaliser import Normaliser, bracket
 from scorematching.estimators.density.refusals import (
     refuse_categories,
+    refuse_few,
     refuse_missing,
+    refuse_peaks,
     refuse_text,
     refuse_units,
 )
@@ -32,11 +36,11 @@ from scorematching.estimators.density.settings import check_settings, objective_
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.estimators.density.threads import threads_for
 from scorematching.estimators.density.tilted import Tilted
+from scorematching.estimators.inputs import as_table
 from scorematching.fields import Field, VectorField
 from scorematching.objectives import Objective
 
 _BATCH_SIZE, _MAX_THRESHOLD_ROWS, _BRACKET_CHAINS = 4096, 10_000, 200
-_MIN_POINTS, _MIN_LOSS = 4, -1e4
 
 
 class DensityEstimator(OutlierMixin, ScoreEstimator):
@@ -54,9 +58,10 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
     columns. Compare it between settings, but not with estimators that do not whiten.
 
     Constant columns, and columns that are linear functions of others, are set aside with a
-    warning: the density is that of the others, and `sample` restores them. Rounded data have no
-    density: ``dequantise=True`` adds noise that fills the gaps. Copies of a row stay together when
-    points are held out.
+    warning: the density is that of the others, and `sample` restores them. Values that are tied
+    have no density, and the narrowest peaks on them would be the best: noise fills the gaps between
+    them, in `fit` and in `score`, with a warning if a column has few values. ``dequantise=True``
+    asks for it. Copies of a row stay together when points are held out.
 
     Args:
         model: the tilt: "mlp", a network; "dkef", a deep kernel exponential family; or "none".
@@ -78,7 +83,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         patience: steps without a new least validation loss after which training stops.
         calibrate: choose the size of the tilt by held-out likelihood; False takes it as it is.
         num_importance: samples for log Z of a tilted base.
-        dequantise: add uniform noise to rounded columns, as wide as their gaps.
+        dequantise: True asks for uniform noise over the gaps of rounded and discrete columns;
+            False adds it where values of different rows are tied, and warns.
         contamination: share of the training rows that `predict` calls unusual.
         device: where tensors live, "cpu" or "cuda".
         random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`, for `fit`.
@@ -109,6 +115,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         >>> density.score_samples(X).shape, density.grad_log_density(X).shape
         ((100,), (100, 2))
     """
+
+    _gaps: Gaps | None = None  # estimators that were saved earlier have none
 
     def __init__(
         self,
@@ -240,13 +248,18 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ``-mean(tr grad^2 f + 0.5 |grad f|^2)`` of ``f = log p`` at the whitened points; larger
             is better. See `held_out_losses` for flows.
 
+        Where the rows of `fit` had ties, noise over the gaps between the values is added first,
+        always the same: at the values themselves the narrowest peaks would have the best score.
+
         Raises:
-            ValueError: if the loss is that of narrow peaks on discrete values.
+            ValueError: if the loss is still that of narrow peaks.
         """
-        s, _ = self._standardised(X)
+        r = self._modelled(X)
+        if self._gaps is not None:
+            r = self._gaps.fill(r, torch.Generator(r.device).manual_seed(0))
         density = Transformed(self.density_, Inverse(self._whiten))
-        losses = held_out_losses(density, self._whiten(s), max_memory)
-        self._check_losses(losses)
+        losses = held_out_losses(density, self.whitening_(r), max_memory)
+        refuse_peaks(losses, self.table_)
         return -losses.mean().item()
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -300,13 +313,15 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         objective = objective_of(self.objective, self.model)
         names = getattr(self, "feature_names_in_", None)
         self.table_: Table = inspect(x, names)
-        self._check_points(x)
-        self.table_.warn(self.dequantise)
+        refuse_few(len(x), self.table_, self.model)
         generator = self._generator(self.random_state)
         r = self.table_.reduce(x)
-        groups = r.unique(dim=0, return_inverse=True)[1]
-        if self.dequantise:
-            r = Dequantise.fit(r)(r, generator)
+        rows, groups = r.unique(dim=0, return_inverse=True)
+        # Values that repeat only because whole rows do are not rounded.
+        self._gaps = Gaps.fit(r if self.dequantise or r.shape[1] == 1 else rows)
+        self.table_.warn(self.dequantise, self._gaps.common)
+        if self.dequantise or self._gaps.any:
+            r = self._gaps.fill(r, generator)
         self.scaling_: Standardise = robust_standardise(r)
         s = self.scaling_(r)
         self._whiten: Whiten = robust_whiten(s)
@@ -330,10 +345,11 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
 
     def _blurred(self, s: Tensor, generator: torch.Generator) -> Tensor:
         """Points with normal noise that is standard in whitened units."""
-        eps = torch.randn(s.shape, generator=generator, dtype=s.dtype, device=s.device)
-        return s + self.noise * (self._whiten.inverse(eps) - self._whiten.mean)
+        eps = self._whiten.inverse(normal(s.shape, s, generator)) - self._whiten.mean
+        return s + self.noise * eps
 
     def _tensor(self, X: ArrayLike, reset: bool) -> Tensor:
+        X = as_table(X)
         refuse_categories(X)
         refuse_text(X)
         checked = validate_data(
@@ -348,14 +364,18 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         refuse_missing(checked, names)
         if reset:
             refuse_units(checked, names)
-        return torch.tensor(checked, dtype=self._dtype, device=self.device)
+        return self._place(checked)
 
     def _standardised(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
         """Standardised modelled columns, and the log-determinant of that map at each row."""
+        r = self._modelled(X)
+        return self.scaling_(r), self.scaling_.log_abs_det(r)
+
+    def _modelled(self, X: ArrayLike) -> Tensor:
+        """The modelled columns of points."""
         x = self._queries(X)
         self.table_.warn_if_off(x)
-        r = self.table_.reduce(x)
-        return self.scaling_(r), self.scaling_.log_abs_det(r)
+        return self.table_.reduce(x)
 
     def _field(self) -> Field:
         return VectorField(lambda x: self.density_.score(self.scaling_(x)) / self.scaling_.std)
@@ -372,26 +392,4 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
                 f"log_z_ must be known for a normalised log-density, got no estimate: {failure}; "
                 'use score_samples(X, normalised=False) to rank rows, or model="none"; '
                 "grad_log_density, score and predict work without it"
-            )
-
-    def _check_losses(self, losses: Tensor) -> None:
-        if losses.mean().item() < _MIN_LOSS * losses.new_tensor(self.density_.dim).item():
-            columns = self.table_.discrete or self.table_.kept
-            raise ValueError(
-                f"X must have a density, got a score-matching loss of {losses.mean().item():.3g}, "
-                f"that of narrow peaks on discrete values, in {self.table_.name(columns)} pass "
-                "dequantise=True, or drop discrete columns"
-            )
-
-    def _check_points(self, x: Tensor) -> None:
-        count = len(x) - self.table_.repeated
-        if count < _MIN_POINTS:
-            raise ValueError(
-                f"X must hold {_MIN_POINTS} different points or more, got {count} with "
-                f"n_samples = {len(x)}; some of them are held out"
-            )
-        if self.model == "nice" and len(self.table_.kept) < 2:
-            raise ValueError(
-                'X must have two columns or more for model="nice", got n_features = 1; '
-                'use model="mlp"'
             )

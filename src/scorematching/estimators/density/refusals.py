@@ -7,9 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from scorematching.estimators.density.table import Table
 
 _SHOWN = 5
 _LEAST, _MOST = 1e-100, 1e100
+_MIN_POINTS, _MIN_LOSS = 4, -1e4
 
 
 def refuse_categories(X: Any) -> None:
@@ -86,6 +90,31 @@ def refuse_units(values: NDArray[Any], names: Sequence[Any] | None) -> None:
         raise ValueError(
             f"X must have columns between {_LEAST:g} and {_MOST:g} in size, got "
             f"{spread[column]:.3g} in column {_name(names, column)}; change its unit"
+        )
+
+
+def refuse_few(rows: int, table: Table, model: str) -> None:
+    """Refuse tables with too few different rows, or too few columns for the model."""
+    count = rows - table.repeated
+    if count < _MIN_POINTS:
+        raise ValueError(
+            f"X must hold {_MIN_POINTS} different points or more, got {count} with "
+            f"n_samples = {rows}; some of them are held out"
+        )
+    if model == "nice" and len(table.kept) < 2:
+        raise ValueError(
+            'X must have two columns or more for model="nice", got n_features = 1; use model="mlp"'
+        )
+
+
+def refuse_peaks(losses: Tensor, table: Table) -> None:
+    """Refuse score-matching losses that only narrow peaks on single values can have."""
+    loss = losses.mean().item()
+    if loss < _MIN_LOSS * len(table.kept):
+        raise ValueError(
+            f"X must have a density, got a score-matching loss of {loss:.3g}, that of narrow peaks "
+            f"on single values, in {table.name(table.discrete or table.kept)} pass "
+            "dequantise=True, or drop discrete columns"
         )
 
 

@@ -64,8 +64,13 @@ class Table:
         wide[:, self.kept] = gradient
         return wide
 
-    def warn(self, dequantised: bool) -> None:
-        """One message about all columns that need attention."""
+    def warn(self, dequantised: bool, common: Tensor) -> None:
+        """One message about all columns that need attention.
+
+        Args:
+            dequantised: whether noise is added to discrete columns.
+            common: values of modelled columns that many rows share, or NaN, ``(V, K)``.
+        """
         parts = []
         if self.constant:
             parts.append(f"{self.name(self.constant)} constant and set aside")
@@ -78,8 +83,15 @@ class Table:
             counts = ", ".join(str(n) for n in list(self.discrete.values())[:_SHOWN])
             parts.append(
                 f"{self.name(self.discrete)} discrete or rounded ({counts} different values), "
-                "where a density does not exist and likelihoods measure how narrow the peaks are; "
-                "pass dequantise=True, or drop it"
+                "where a density does not exist; it is that of the values with noise over the gaps "
+                "between them: pass dequantise=True if you want it, or drop the column"
+            )
+        if shared := [c for c, value in zip(self.kept, common.mT) if value.isfinite().any()]:
+            values = ", ".join(f"{value:g}" for value in common.T[common.T.isfinite()][:_SHOWN])
+            parts.append(
+                f"{self.name(shared)} many rows with one value ({values}) among different ones, "
+                "where a density does not exist and likelihoods depend on how wide noise on that "
+                "value is; fit rows with and without it apart, or drop the column"
             )
         if parts:
             warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=5)

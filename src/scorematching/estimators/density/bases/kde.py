@@ -60,6 +60,8 @@ class KernelDensity(Distribution):
 def fit_kde(x: Tensor, generator: torch.Generator | None = None) -> KernelDensity:
     """A kernel density estimate, with the bandwidth of largest leave-one-out likelihood.
 
+    Copies of a point are left out together.
+
     Args:
         x: points ``(N, D)``; of more than 5,000, as many are drawn at random.
         generator: source of randomness; None is torch's default generator.
@@ -82,7 +84,8 @@ def _bandwidth(centres: Tensor) -> float:
     silverman = (4 / ((d + 2) * n)) ** (1 / (d + 4))
     queries = centres[:_MAX_QUERIES]
     squares = torch.cdist(queries, centres).square()
-    squares[range(len(queries)), range(len(queries))] = math.inf
+    which = centres.unique(dim=0, return_inverse=True)[1]
+    squares[which[: len(queries), None] == which] = math.inf
 
     def likelihood(h: float) -> float:
         return (-0.5 * squares / h**2).logsumexp(1).mean().item() - d * math.log(h)
