@@ -111,7 +111,7 @@ class Budget(Allocations):
     def __init__(self, max_memory: int, advice: str) -> None:
         super().__init__()
         self.max_memory, self.advice = max_memory, advice
-        self._sizes = dict[Any, int]()
+        self._sizes, self._refusal = dict[Any, int](), ""
 
     @property
     def left(self) -> int:
@@ -124,11 +124,19 @@ class Budget(Allocations):
         Raises:
             ValueError: says how much it takes and what to do.
         """
-        if self.live + size > _SLACK * self.max_memory:
-            raise ValueError(
+        if self.live + size > _SLACK * self.max_memory and not self._refusal:
+            self._refusal = (
                 f"max_memory must be at least {self.live + size} bytes, which {what}, got "
                 f"{self.max_memory}; use a larger limit, or {self.advice}"
             )
+        if self._refusal:
+            raise ValueError(self._refusal)
+
+    def __exit__(self, *error: Any) -> None:
+        """End the block; a refusal that was caught inside, to go on without, is raised again."""
+        super().__exit__(*error)
+        if self._refusal and str(error[1]) != self._refusal:
+            raise ValueError(self._refusal) from error[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         size = self._new_bytes(func, args, kwargs or {})
@@ -188,6 +196,7 @@ class Chunks:
         batch_size: most points at a time.
         max_memory: bytes that one call may take, beside its arguments and what is left of it
             afterwards; or a `Budget`, of which it may take what is left; None is without limit.
+        reserve: bytes of that which are kept for something else.
 
     Raises:
         ValueError: if one point takes more.
@@ -198,8 +207,10 @@ class Chunks:
         5.0
     """
 
-    def __init__(self, batch_size: int, max_memory: int | Budget | None = None) -> None:
-        self.batch_size, self.budget = batch_size, max_memory
+    def __init__(
+        self, batch_size: int, max_memory: int | Budget | None = None, reserve: int = 0
+    ) -> None:
+        self.batch_size, self.budget, self.reserve = batch_size, max_memory, reserve
         self.growing = max_memory is not None
         self.size = 1 if self.growing else batch_size
         self._before, self._each = (0, 0), 0.0
@@ -216,7 +227,7 @@ class Chunks:
         done = 0
         if isinstance(self.budget, Budget) and not self.growing and self._each:
             size, peak = self._before
-            fits = size + int((self.budget.left - peak) / self._each)
+            fits = size + int((self._left() - peak) / self._each)
             self.size = max(1, min(self.batch_size, fits))
         while done < len(rows[0]):
             part = [row[done : done + self.size] for row in rows]
@@ -228,15 +239,15 @@ class Chunks:
         """A result, after which the next size is known."""
         size, budget = self.size, self.budget
         used = budget if isinstance(budget, Budget) else Allocations()
-        left = budget.left if isinstance(budget, Budget) else int(budget or 0)
+        left = self._left()
         highest, before = used.peak, used.live
         used.peak = used.live
         with contextlib.nullcontext() if used is budget else used:
             result = function(*part)
         peak = used.peak - before
         used.peak = max(highest, used.peak)
-        if size == 1:
-            _check_fits(peak, left, budget)
+        if size == 1 and peak > left:
+            _refuse(peak + self.reserve, budget)
         self._each = _per_point(self._before, (size, peak))
         fits = size + int((left - peak) / self._each) if self._each else 2 * size
         wanted = max(1, min(2 * size, fits))
@@ -244,6 +255,10 @@ class Chunks:
         self.size = min(self.batch_size, wanted)
         self.growing = self.growing and self.size > size
         return result
+
+    def _left(self) -> int:
+        found = self.budget.left if isinstance(self.budget, Budget) else int(self.budget or 0)
+        return found - self.reserve
 
 
 def in_chunks(
@@ -303,14 +318,12 @@ def _per_point(before: tuple[int, int], now: tuple[int, int]) -> float:
     return max((peak - low) / (size - few), 0.25 * peak / size)
 
 
-def _check_fits(peak: int, left: int, budget: int | Budget | None) -> None:
-    if peak <= left:
-        return
+def _refuse(need: int, budget: int | Budget | None) -> None:
     if isinstance(budget, Budget):
-        budget.require(peak, "one point takes")
+        budget.require(need, "one point takes")
         return
     raise ValueError(
-        f"max_memory must be at least {peak} bytes, which one point takes, got {budget}; use a "
+        f"max_memory must be at least {need} bytes, which one point takes, got {budget}; use a "
         "larger budget or a smaller model"
     )
 

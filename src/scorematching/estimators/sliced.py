@@ -1,17 +1,19 @@
 """A score network trained by sliced score matching, with scikit-learn's methods."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scorematching._checks import check_count
 from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator, check_fraction
-from scorematching.estimators.memory import parts_of_batch
+from scorematching.estimators.memory import USES, parts_of_batch
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
@@ -105,7 +107,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             if budget is not None:
                 parts = self._parts(objective, rest, config.batch_size, budget)
                 config = replace(config, accumulate=parts)
-                held_out.losses(field)  # finds how many points fit
+                held_out.measure(self.network_)
         self.result_ = train(
             field,
             objective,
@@ -130,10 +132,10 @@ class SlicedScoreEstimator(ScoreEstimator):
 
     def _parts(self, objective: Objective, x: Tensor, batch_size: int, budget: Budget) -> int:
         """Parts of a batch that fit into a budget."""
-        generator, field = torch.Generator(x.device).manual_seed(0), VectorField(self.network_)
+        generator = torch.Generator(x.device).manual_seed(0)
 
-        def loss(part: Tensor) -> Tensor:
-            return objective(field, part, generator)
+        def loss(network: nn.Module, part: Tensor) -> Tensor:
+            return objective(VectorField(network), part, generator)
 
         return parts_of_batch(self.network_, loss, x, batch_size, budget)
 
@@ -196,13 +198,24 @@ class HeldOut:
 
     def losses(self, field: VectorField) -> Tensor:
         """The loss of every point, ``(N,)``."""
+        return joined(self.chunks, partial(self._losses, field), self._rows())
 
-        def loss(x: Tensor, *noise: Tensor) -> Tensor:
-            directions = noise[0].movedim(0, -2) if noise else None
-            return self.objective.loss(field, x, directions).detach()
+    def measure(self, network: nn.Module) -> None:
+        """Find how many points fit into the budget."""
 
-        rows = [self.x] if self.noise is None else [self.x, self.noise.movedim(-2, 0)]
-        return joined(self.chunks, loss, rows)
+        def repeated(*rows: Tensor) -> Tensor:
+            field = VectorField(copy.deepcopy(network))
+            return [self._losses(field, *rows) for _ in range(USES)][-1]
+
+        for _ in self.chunks(repeated, *self._rows()):
+            pass
+
+    def _losses(self, field: VectorField, x: Tensor, *noise: Tensor) -> Tensor:
+        directions = noise[0].movedim(0, -2) if noise else None
+        return self.objective.loss(field, x, directions).detach()
+
+    def _rows(self) -> list[Tensor]:
+        return [self.x] if self.noise is None else [self.x, self.noise.movedim(-2, 0)]
 
 
 def _improves(losses: Tensor, best: Tensor) -> bool:

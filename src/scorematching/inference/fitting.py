@@ -110,8 +110,8 @@ def _in_pieces(problem: Problem, budget: Budget) -> Problem:
     """The problem in pieces that fit beside the gradients of all rows: two and a copy of them."""
     gradients = 8 * problem.num_points * len(problem.model.names)
     budget.require(3 * gradients, "gradients of all rows take")
-    left = max(1, budget.left - 3 * gradients)
-    return ProblemInPieces(problem.model, problem.parts, problem.weights, left)
+    limits = (budget.max_memory, budget.live + 3 * gradients)
+    return ProblemInPieces(problem.model, problem.parts, problem.weights, *limits)
 
 
 class Prepared(NamedTuple):

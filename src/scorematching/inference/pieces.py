@@ -19,10 +19,12 @@ class ProblemInPieces(Problem):
 
     Attributes:
         max_memory: bytes that the evaluation of a piece may take.
+        reserve: bytes of that which are kept for what is not in pieces.
         chunks: how many rows fit, for each part and question, as found by measurement.
     """
 
     max_memory: int = 2**30
+    reserve: int = 0
     chunks: dict[Any, Chunks] = field(default_factory=dict)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,12 +54,13 @@ class ProblemInPieces(Problem):
     def _pieces(self, question: str, ask: Callable[[Problem], Any]) -> Iterator[tuple[Tensor, Any]]:
         """Rows of the data, and the answer of the problem that consists of them."""
         for number, part in enumerate(self.parts):
-            size = len(part.x)
-            chunks = self.chunks.setdefault((question, number), Chunks(size, self.max_memory))
+            size, key = len(part.x), (question, number)
+            if key not in self.chunks:
+                self.chunks[key] = Chunks(size, self.max_memory, self.reserve)
 
             def answer(places: Tensor, part: Any = part) -> tuple[Tensor, Any]:
                 piece = part.take(places)
                 own = replace(piece, rows=torch.arange(len(places)))
                 return piece.rows, ask(Problem(self.model, (own,), self.weights[piece.rows]))
 
-            yield from chunks(answer, torch.arange(size))
+            yield from self.chunks[key](answer, torch.arange(size))
