@@ -140,9 +140,9 @@ def _fits(x: Tensor) -> Iterator[tuple[str, Call]]:
             partial(sm.SlicedScoreEstimator, hidden=(64,), batch_size=256, random_state=0, **steps),
             some,
         ),
-        "density, kde": (partial(density, "none", base="kde", random_state=0), some),
-        "density, mixture": (partial(density, "none", base="mixture", random_state=0), some),
-        "density, tilt": (partial(density, base="kde", max_steps=3, random_state=0), some),
+        "density, kde": (partial(density, "none", base="kde", random_state=0), few),
+        "density, mixture": (partial(density, "none", base="mixture", random_state=0), few),
+        "density, tilt": (partial(density, base="kde", max_steps=3, random_state=0), few),
         "graphical": (partial(sm.inference.GraphicalModel, penalty=0.1), some),
     }
     for name, (make, points) in kinds.items():
