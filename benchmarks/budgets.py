@@ -175,11 +175,9 @@ class Fit:
 def _fit_dkef(x: Tensor, max_memory: int | None) -> float:
     model = sm.models.DKEF(dim=x.shape[1], num_inducing=20, width=8, generator=_generator())
     config = DeepKernelConfig(steps=2, batch_size=100, validate_every=1)
-    points = x.tensor_split([3 * len(x) // 4])
-    objective, generator = sm.ScoreMatching(), _generator()
-    return fit_dkef(
-        model.double(), objective, *points, config, generator=generator, max_memory=max_memory
-    ).valid_loss
+    train, valid = x.tensor_split([3 * len(x) // 4])
+    options: dict[str, Any] = {"generator": _generator(), "max_memory": max_memory}
+    return fit_dkef(model.double(), sm.ScoreMatching(), train, valid, config, **options).valid_loss
 
 
 def _queries(X: Any) -> Iterator[tuple[str, Call]]:

@@ -201,6 +201,7 @@ def peak() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--part"]:
-        run_part(sys.argv[2], Path(sys.argv[3]), *map(int, sys.argv[4:6]), Path(sys.argv[6]))
+        part, table, steps, rounds, output = sys.argv[2:]
+        run_part(part, Path(table), int(steps), int(rounds), Path(output))
     else:
         run_command(measure, f"{PROGRAM} --gigabytes 4")

@@ -35,7 +35,7 @@ _WORKSPACE = {
 }
 """Memory of operations while they run: copies of their first argument and of their result."""
 
-_SLACK = 1.15
+_SLACK = 1.1
 """Share of a budget at which operations are refused; chunks stay below the budget itself."""
 
 
