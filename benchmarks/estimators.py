@@ -71,7 +71,7 @@ class KDE(ScoreEstimator):
     held-out likelihood; it is the geometric mean over five folds.
     """
 
-    def _fit(self, x: Tensor) -> None:
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
         folds = [torch.arange(len(x)) % 5 == k for k in range(5)]
         widths = [parzen_sigma(x[~fold], x[fold]) for fold in folds]
         self.samples_, self.bandwidth_ = x, float(np.exp(np.mean(np.log(widths))))

@@ -197,7 +197,7 @@ def test_signed_sums_are_the_loop(monkeypatch, generator):
 def test_signs_of_a_chain():
     """Products of neighbours have mean ``1 - 2 flip``, of points two apart its square."""
     x = draw(2)
-    signs = testing._signs((4000, 6), 0.2, x, torch.Generator().manual_seed(0))
+    signs = testing._signs((4000, 6), 0.2, x, torch.Generator().manual_seed(0)).double()
     assert_mean(signs[:, 0], 0.0, detect=0.2)
     assert_mean(signs[:, 3] * signs[:, 4], 0.6, detect=0.11)
     assert_mean(signs[:, 3] * signs[:, 5], 0.36, detect=0.13)

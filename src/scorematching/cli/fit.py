@@ -12,6 +12,7 @@ from scorematching.cli.evaluate import describe
 from scorematching.cli.options import (
     Device,
     Seed,
+    bytes_of,
     check_no_limit,
     command_of,
     own_folder,
@@ -27,6 +28,8 @@ from scorematching.runs.folder import PAGE, check_new
 from scorematching.runs.split import split_table
 from scorematching.runs.write import write_family_run
 from scorematching.tables import Prepared, prepare, read
+from scorematching.tables.prepare import MIN_ROWS
+from scorematching.tables.size import in_words, rows_within, size_of
 
 Model = Literal["auto", "mlp", "dkef", "nice", "score"]
 Family = Literal[
@@ -47,6 +50,13 @@ DropMissing = Annotated[
 ]
 Noise = Annotated[Literal["auto", "none"], typer.Option(help="Noise for rounded columns.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop the search after so many.")]
+MaxRows = Annotated[
+    int | None, typer.Option(min=MIN_ROWS, help="Draw so many rows at random, if there are more.")
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(help="Draw as many rows as fit, with the copies that a fit makes, such as 2GB."),
+]
 Tune = Annotated[
     list[str] | None,
     typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
@@ -71,6 +81,8 @@ def fit(
     seed: Seed = 0,
     device: Device = "cpu",
     max_minutes: Minutes = None,
+    max_rows: MaxRows = None,
+    max_memory: MaxMemory = None,
     overwrite: Overwrite = False,
     data_dir: DataDir = None,
     tune: Tune = None,
@@ -88,14 +100,17 @@ def fit(
     check_no_limit(max_minutes)
     out = own_folder(context, out)
     check_new(out, overwrite)
-    loaded = read(data, data_dir)
+    rows = _rows(data, max_rows, max_memory)
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     choices = {
         "path": str(Path(data).resolve()) if Path(data).is_file() else data,
         "columns": chosen,
         "drop_missing": drop_missing,
         "dequantise": "none" if family else dequantise,
+        "max_rows": rows,
+        "sample_seed": seed,
     }
+    loaded = read(data, data_dir, rows, seed)
     table = prepare(loaded, chosen, drop_missing, str(choices["dequantise"]))
     if family is not None:
         _fit_family(table, family, choices, command_of(context), out, overwrite)
@@ -109,6 +124,18 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
+
+
+def _rows(data: str, max_rows: int | None, max_memory: str | None) -> int | None:
+    """How many rows to draw from a file; None for all."""
+    limit, path = bytes_of(max_memory, "--max-memory"), Path(data).expanduser()
+    fits = rows_within(path, limit) if limit is not None and path.is_file() else None
+    if fits is not None and fits < MIN_ROWS:
+        raise ValueError(
+            f"--max-memory must have room for {MIN_ROWS} rows of {data}, got {max_memory}, enough "
+            f"for {fits}; the whole table takes {in_words(size_of(path).need)}"
+        )
+    return min((rows for rows in (max_rows, fits) if rows is not None), default=None)
 
 
 def _fit_family(

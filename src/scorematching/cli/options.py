@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -15,6 +16,23 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that fit 
 Table = Annotated[str | None, typer.Option("--data", help="The table, if it is not where it was.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of all randomness.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
+
+
+def bytes_of(text: str | None, name: str) -> int | None:
+    """A number of bytes, such as 500MB, 2GB or 1e9.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if text is None:
+        return None
+    units = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+    found = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE]\d+)?)\s*([KMGT]?B?)\s*", text, re.IGNORECASE)
+    unit = found[2].upper() if found else ""
+    count = float(found[1]) * units[unit if unit in units else f"{unit}B"] if found else 0.0
+    if not 1 <= count < 1e18:
+        raise ValueError(f"{name} must be a number of bytes such as 500MB or 2GB, got {text!r}")
+    return int(count)
 
 
 def say(*lines: object) -> None:

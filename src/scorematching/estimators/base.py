@@ -53,20 +53,25 @@ class ScoreEstimator(BaseEstimator, ABC):
     _dtype: torch.dtype = torch.float64
     """Type to compute in: double for linear algebra; networks may use single."""
 
-    def fit(self: Estimator, X: ArrayLike, y: Any = None) -> Estimator:
+    def fit(
+        self: Estimator, X: ArrayLike, y: Any = None, max_memory: int | None = None
+    ) -> Estimator:
         """Learn the score of the distribution of the points; returns the estimator itself.
 
         Args:
             X: points ``(N, D)``, with N >= 2.
             y: ignored.
+            max_memory: bytes that may be taken beside the points, which is measured: what can be
+                evaluated in parts is, and what cannot is refused before it is allocated. None is
+                without limit.
 
         Raises:
-            ValueError: if there are fewer than two points, they are all the same, or some are not
-                finite.
+            ValueError: if there are fewer than two points, they are all the same, some are not
+                finite, or max_memory is too small.
         """
         x = self._tensor(X, reset=True)
         check_distinct(x)
-        self._fit(x)
+        self._fit(x, max_memory)
         return self
 
     def grad_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
@@ -108,7 +113,7 @@ class ScoreEstimator(BaseEstimator, ABC):
         return -losses.double().mean().item()
 
     @abstractmethod
-    def _fit(self, x: Tensor) -> None:
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
         """Learn from checked points ``(N, D)``; store the result in attributes ending in ``_``."""
 
     @abstractmethod

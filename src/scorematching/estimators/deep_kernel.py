@@ -19,6 +19,7 @@ from scorematching._checks import (
     check_generator,
     check_points,
 )
+from scorematching._memory import limited
 from scorematching.closed_form import QuadraticForm
 from scorematching.evaluation import score_matching_loss
 from scorematching.models import DKEF
@@ -140,6 +141,7 @@ def fit_dkef(
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    max_memory: int | None = None,
 ) -> DeepKernelFit:
     """Train a deep kernel exponential family in place.
 
@@ -157,6 +159,8 @@ def fit_dkef(
         folder: as in `train`, like resume and progress.
         resume: continue from the checkpoint in the folder, if there is one.
         progress: show a bar on a terminal, lines elsewhere.
+        max_memory: bytes that may be taken beside model and points; a step that would take more
+            is refused before it does. Steps are then run one operation at a time.
 
     Raises:
         DivergedError: if a loss is not finite.
@@ -172,22 +176,18 @@ def fit_dkef(
     """
     config = DeepKernelConfig() if config is None else config
     _check_arguments(model, x_train, x_valid, config, generator)
-    if config.initialise:
-        model.initialise(x_train, generator)
-    result = train(
-        model,
-        two_stage_loss(objective),
-        x_train,
-        config.training(),
-        validation=_validation(objective, x_train, x_valid, config, generator),
-        executor=config.executor,
-        generator=generator,
-        folder=folder,
-        resume=resume,
-        progress=progress,
-    )
-    trained_lam = model.lam.item()
-    lam, valid_loss = choose_ridge(model, objective, x_train, x_valid, generator)
+    advice = "take a smaller batch_size, or fewer inducing points"
+    with limited(max_memory, advice) as budget:
+        if config.initialise:
+            model.initialise(x_train, generator)
+        validation = _validation(objective, x_train, x_valid, config, generator)
+        executor = config.executor if budget is None else "eager"
+        running: dict[str, Any] = {"folder": folder, "resume": resume, "progress": progress}
+        running |= {"validation": validation, "executor": executor, "generator": generator}
+        loss = two_stage_loss(objective)
+        result = train(model, loss, x_train, config.training(), **running)
+        trained_lam = model.lam.item()
+        lam, valid_loss = choose_ridge(model, objective, x_train, x_valid, generator)
     return DeepKernelFit(result, trained_lam, lam, valid_loss)
 
 

@@ -28,12 +28,12 @@ class KernelScoreEstimator(ScoreEstimator):
 
     fitted_: Any
 
-    def _fit(self, x: Tensor) -> None:
-        self.fitted_ = self._fit_kernel(x)
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
+        self.fitted_ = self._fit_kernel(x, max_memory)
         self.bandwidth_ = float(self.fitted_.kernel.bandwidth)
 
     @abstractmethod
-    def _fit_kernel(self, x: Tensor) -> KernelScore:
+    def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
         """The estimate for checked points ``(N, D)``."""
 
     def _field(self) -> VectorField:
@@ -72,8 +72,9 @@ class SteinScoreEstimator(KernelScoreEstimator):
     eta: float = 1e-3
     device: str | None = None
 
-    def _fit_kernel(self, x: Tensor) -> KernelScore:
-        return fit_stein(x, kernel=self.kernel, bandwidth=self.bandwidth, eta=self.eta)
+    def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
+        named: dict[str, Any] = {"kernel": self.kernel, "bandwidth": self.bandwidth}
+        return fit_stein(x, eta=self.eta, max_memory=max_memory, **named)
 
 
 @dataclass(eq=False, repr=False)
@@ -109,9 +110,10 @@ class SpectralScoreEstimator(KernelScoreEstimator):
     bandwidth: float | None = None
     device: str | None = None
 
-    def _fit_kernel(self, x: Tensor) -> KernelScore:
-        numbers: dict[str, Any] = {"num_eigen": self.num_eigen, "mass": self.mass}
-        fitted = fit_spectral(x, kernel=self.kernel, bandwidth=self.bandwidth, **numbers)
+    def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
+        names = ("kernel", "bandwidth", "num_eigen", "mass")
+        named: dict[str, Any] = {name: getattr(self, name) for name in names}
+        fitted = fit_spectral(x, max_memory=max_memory, **named)
         self.num_eigen_ = int(fitted.num_eigen)
         return fitted
 
@@ -164,11 +166,12 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
     random_state: Any = None
     device: str | None = None
 
-    def _fit_kernel(self, x: Tensor) -> KernelExpFamily:
+    def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelExpFamily:
         check_choice(self.method, "method", ("tikhonov", "nu"), '"tikhonov" suits most')
         shared: dict[str, Any] = {
             name: getattr(self, name) for name in ("kernel", "bandwidth", "base_scale")
         }
+        shared["max_memory"] = max_memory
         if self.method == "nu":
             return fit_nu_method(x, num_iterations=self.num_iterations, nu=self.nu, **shared)
         return fit_kernel_exp_family(x, lam=self.lam, inducing=self._inducing(x), **shared)

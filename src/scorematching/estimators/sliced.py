@@ -1,15 +1,19 @@
 """A score network trained by sliced score matching, with scikit-learn's methods."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scorematching._checks import check_count
+from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator, check_fraction
+from scorematching.estimators.memory import USES, parts_of_batch
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
@@ -88,31 +92,52 @@ class SlicedScoreEstimator(ScoreEstimator):
     verbose: bool = False
     max_seconds: float | None = None
 
-    def _fit(self, x: Tensor) -> None:
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
         check_max_seconds(self.max_seconds)
-        standardise = Standardise.fit(x)
-        self.mean_, self.scale_ = standardise.mean, standardise.std
         generator = self._generator(self.random_state)
-        z = standardise(x)
-        check_fraction(self.validation_fraction, "validation_fraction")
-        held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
-        order = torch.randperm(len(z), generator=generator, device=z.device)
-        held, rest = z[order[:held_out]], z[order[held_out:]]
-        with torch.device(z.device):
-            network = ScoreNetwork(z.shape[1], tuple(self.hidden), generator=generator)
-        self.network_ = network.to(self._dtype)
+        objective = SlicedScoreMatchingVR(num_projections=self.num_projections)
+        with limited(max_memory, "take narrower hidden layers") as budget:
+            rest, held = self._prepared(x, generator)
+            with torch.device(x.device):
+                network = ScoreNetwork(x.shape[1], tuple(self.hidden), generator=generator)
+            self.network_ = network.to(self._dtype)
+            field, config = VectorField(self.network_), self._config(len(rest))
+            held_out = HeldOut(held, self._validation_objective(), generator, budget)
+            if budget is not None:
+                parts = self._parts(objective, rest, config.batch_size, budget)
+                config = replace(config, accumulate=parts)
+                held_out.measure(self.network_)
         self.result_ = train(
-            VectorField(self.network_),
-            SlicedScoreMatchingVR(num_projections=self.num_projections),
+            field,
+            objective,
             rest,
-            self._config(len(rest)),
-            validation=HeldOut(held, self._validation_objective(), generator),
+            config,
+            validation=held_out,
             executor=("captured", "eager"),
             callbacks=[StopInTime(Clock(self.max_seconds))],
             generator=generator,
             progress=self.verbose,
         )
+
+    def _prepared(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Standardised points to train on, and to hold out."""
+        standardise = Standardise.fit(x)
+        self.mean_, self.scale_ = standardise.mean, standardise.std
+        z = standardise(x)
+        check_fraction(self.validation_fraction, "validation_fraction")
+        held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
+        order = torch.randperm(len(z), generator=generator, device=z.device)
+        return z[order[held_out:]], z[order[:held_out]]
+
+    def _parts(self, objective: Objective, x: Tensor, batch_size: int, budget: Budget) -> int:
+        """Parts of a batch that fit into a budget."""
+        generator = torch.Generator(x.device).manual_seed(0)
+
+        def loss(network: nn.Module, part: Tensor) -> Tensor:
+            return objective(VectorField(network), part, generator)
+
+        return parts_of_batch(self.network_, loss, x, batch_size, budget)
 
     def _field(self) -> VectorField:
         network, mean, scale = self.network_, self.mean_, self.scale_
@@ -141,6 +166,7 @@ class HeldOut:
         x: held-out points ``(N, D)``.
         objective: the loss, always with the same noise.
         generator: source of that noise.
+        budget: of memory; points are then evaluated in parts.
 
     Example:
         >>> x = torch.tensor([[1.0], [1.1], [0.9], [0.8]])
@@ -151,17 +177,45 @@ class HeldOut:
         (True, True, True)
     """
 
-    def __init__(self, x: Tensor, objective: Objective, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        objective: Objective,
+        generator: torch.Generator,
+        budget: Budget | None = None,
+    ) -> None:
         self.x, self.objective = x, objective
         self.noise = objective.draw(x, generator)
+        self.chunks = Chunks(len(x), budget)
         self.best: Tensor | None = None
 
     def __call__(self, field: VectorField) -> float:
         """The mean loss of a field if it improves on the best so far, or else that of the best."""
-        losses = self.objective.loss(field, self.x, self.noise).double()
+        losses = self.losses(field).double()
         if self.best is None or _improves(losses, self.best):
             self.best = losses
         return self.best.mean().item()
+
+    def losses(self, field: VectorField) -> Tensor:
+        """The loss of every point, ``(N,)``."""
+        return joined(self.chunks, partial(self._losses, field), self._rows())
+
+    def measure(self, network: nn.Module) -> None:
+        """Find how many points fit into the budget."""
+
+        def repeated(*rows: Tensor) -> Tensor:
+            field = VectorField(copy.deepcopy(network))
+            return [self._losses(field, *rows) for _ in range(USES)][-1]
+
+        for _ in self.chunks(repeated, *self._rows()):
+            pass
+
+    def _losses(self, field: VectorField, x: Tensor, *noise: Tensor) -> Tensor:
+        directions = noise[0].movedim(0, -2) if noise else None
+        return self.objective.loss(field, x, directions).detach()
+
+    def _rows(self) -> list[Tensor]:
+        return [self.x] if self.noise is None else [self.x, self.noise.movedim(-2, 0)]
 
 
 def _improves(losses: Tensor, best: Tensor) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_points
+from scorematching._memory import Budget, in_chunks
 from scorematching.distributions import Distribution
 from scorematching.fields import Field, LogDensityField, VectorField
 from scorematching.types import Vector
@@ -20,7 +21,7 @@ KINDS = (
 )
 
 
-def scores_at(model: Any, x: Tensor) -> Tensor:
+def scores_at(model: Any, x: Tensor, budget: Budget | None = None) -> Tensor:
     """The score at points, ``(N, *event) -> (N, D)``, without gradients.
 
     Args:
@@ -28,6 +29,7 @@ def scores_at(model: Any, x: Tensor) -> Tensor:
             module that returns log-densities ``(N,)`` or scores of the shape of its points (the
             two are told apart by their shape); or the scores themselves, a tensor like x.
         x: points ``(N, *event)``.
+        budget: of memory.
 
     Returns:
         Scores ``(N, D)``.
@@ -42,8 +44,8 @@ def scores_at(model: Any, x: Tensor) -> Tensor:
         if isinstance(model, Tensor):
             found = model.detach()
         else:
-            score = score_function(model, x[:_BATCH_SIZE])
-            found = torch.cat([score(batch) for batch in x.split(_BATCH_SIZE)])
+            score = score_function(model, x[: _BATCH_SIZE if budget is None else 1])
+            found = in_chunks(score, [x], _BATCH_SIZE, budget)
     _check_scores(found, x)
     return found.flatten(1)
 

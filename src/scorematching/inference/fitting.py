@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator
+from scorematching._memory import Budget, limited
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.inference.covariance import groups_of, sandwich
 from scorematching.inference.missing import ImportanceWeighted
 from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, parametric
+from scorematching.inference.pieces import ProblemInPieces
 from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
@@ -45,6 +47,7 @@ def fit(
     cluster: Any = None,
     generator: torch.Generator | None = None,
     check: bool = True,
+    max_memory: int | None = None,
 ) -> FitResult:
     """Fit a parametric log-density to points by score matching, with standard errors.
 
@@ -67,9 +70,12 @@ def fit(
         generator: source of randomness of the directions; None is torch's default generator.
         check: measure the model's smoothness and derivatives first; False saves time where the
             same model is fitted again and again.
+        max_memory: bytes that may be taken beside model and points, which is measured: rows are
+            then evaluated in pieces. The gradients of all rows, N times P, are kept.
 
     Raises:
-        ValueError: if X is not a finite table, or has no more points than parameters.
+        ValueError: if X is not a finite table, has no more points than parameters, or max_memory
+            is too small.
         SingularInformationError: if the data do not determine the parameters.
         NotConvergedError: if no minimum was found.
         SmoothnessError: if the model has kinks.
@@ -84,15 +90,28 @@ def fit(
         True
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
-    problem = prepared.problem
-    if check:
-        check_model(problem)
-    groups = groups_of(cluster, problem.num_points)
+    with limited(max_memory, "take fewer points, or a model of fewer parameters") as budget:
+        problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
+        if check:
+            check_model(problem)
+        return _solved(problem, prepared, groups_of(cluster, problem.num_points))
+
+
+def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitResult:
+    """The minimum of a problem, with its covariance."""
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)
     setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
     return FitResult(setting, covariance)
+
+
+def _in_pieces(problem: Problem, budget: Budget) -> Problem:
+    """The problem in pieces that fit beside the gradients of all rows: two and a copy of them."""
+    gradients = 8 * problem.num_points * len(problem.model.names)
+    budget.require(3 * gradients, "gradients of all rows take")
+    limits = (budget.max_memory, budget.live + 3 * gradients)
+    return ProblemInPieces(problem.model, problem.parts, problem.weights, *limits)
 
 
 class Prepared(NamedTuple):
@@ -250,18 +269,14 @@ def check_model(problem: Problem) -> None:
     complete = [part for part in problem.parts if part.view is unchanged]
     few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
-    replace(problem, parts=few).losses(theta, checked=True)
+    Problem(problem.model, few, problem.weights).losses(theta, checked=True)
 
 
 def _few(part: Part) -> Part:
     """The points to be checked: the first ones, or those farthest from the boundary of a domain."""
     domain = getattr(part.objective, "domain", None)
     depth = torch.zeros(len(part.x)) if domain is None else domain.depth(part.x)
-    rows = depth.sort(descending=True, stable=True).indices[:CHECKED]
-    noise = part.noise
-    if isinstance(noise, Tensor):
-        noise = noise[rows] if noise.ndim == part.x.ndim else noise[:, rows]
-    return replace(part, rows=part.rows[rows], x=part.x[rows], noise=noise)
+    return part.take(depth.sort(descending=True, stable=True).indices[:CHECKED])
 
 
 def _require_more_points(num_points: int, model: Parametric) -> None:

@@ -43,6 +43,13 @@ class Part:
         """The same rows with new noise."""
         return replace(self, noise=self.objective.draw(self.x, generator))
 
+    def take(self, places: Tensor) -> Part:
+        """Some of the rows, by their places in this part."""
+        noise = self.noise
+        if isinstance(noise, Tensor):
+            noise = noise[places] if noise.ndim == self.x.ndim else noise[:, places]
+        return replace(self, rows=self.rows[places], x=self.x[places], noise=noise)
+
 
 class Derivatives(NamedTuple):
     """What a full pass over the data gives.

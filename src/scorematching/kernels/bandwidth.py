@@ -1,10 +1,10 @@
 """A kernel by its name, with the median distance between samples as its bandwidth."""
 
-import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values, check_choice, check_count
-from scorematching.kernels.distances import squared_distances
+from scorematching._memory import Budget
+from scorematching.kernels.distances import in_chunks, squared_distances
 from scorematching.kernels.radial import IMQ, RBF, Kernel
 
 KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "imq": IMQ}
@@ -16,6 +16,7 @@ def kernel_for(
     kernel: str = "rbf",
     bandwidth: float | Tensor | None = None,
     include_diagonal: bool = False,
+    budget: Budget | None = None,
 ) -> Kernel:
     """A kernel for sets of samples, by name.
 
@@ -24,6 +25,7 @@ def kernel_for(
         kernel: "rbf" or "imq".
         bandwidth: h, a number, or one per set, ``(*B)``; None takes `median_bandwidth` of each.
         include_diagonal: passed on to `median_bandwidth`.
+        budget: of the computation.
 
     Raises:
         TypeError: if the bandwidth is not a number.
@@ -35,7 +37,7 @@ def kernel_for(
     """
     check_choice(kernel, "kernel", KERNELS, '"rbf" suits most data')
     if bandwidth is None:
-        bandwidth = median_bandwidth(samples, include_diagonal)
+        bandwidth = median_bandwidth(samples, include_diagonal, budget=budget)
     if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), samples.shape[:-2]):
         raise ValueError(
             "bandwidth must be a number, or one for each set, shape "
@@ -46,7 +48,10 @@ def kernel_for(
 
 
 def median_bandwidth(
-    samples: Tensor, include_diagonal: bool = False, max_points: int = 2000
+    samples: Tensor,
+    include_diagonal: bool = False,
+    max_points: int = 2000,
+    budget: Budget | None = None,
 ) -> Tensor:
     """The median distance between the samples of each set, ``(*B, M, D) -> (*B)``.
 
@@ -59,9 +64,10 @@ def median_bandwidth(
             these the (M^2 / 2)-th largest, as in the code released with the paper. For few
             samples it is smaller.
         max_points: samples compared per set; larger sets are thinned evenly.
+        budget: of the computation.
 
     Raises:
-        ValueError: if a median is zero.
+        ValueError: if a median is zero, or the distances do not fit into the budget.
 
     Example:
         >>> median_bandwidth(torch.tensor([[0.0], [1.0], [4.0]])).item()  # of 1, 3 and 4
@@ -70,14 +76,17 @@ def median_bandwidth(
     check_count(max_points, "max_points", "2000 samples determine a median well")
     x = samples.detach()[..., :: -(-samples.shape[-2] // max_points), :]
     num = x.shape[-2]
-    distances = squared_distances(x, x).clamp(min=0)
-    if include_diagonal:
-        distances.diagonal(dim1=-2, dim2=-1).zero_()
-        flat = distances.flatten(-2)
-        median = flat.kthvalue(num**2 - num**2 // 2 + 1, dim=-1).values.sqrt()
-    else:
-        above = torch.triu_indices(num, num, offset=1, device=x.device)
-        median = distances[..., above[0], above[1]].median(dim=-1).values.sqrt()
+    if budget is not None:
+        need = 3 * num * x.numel() // x.shape[-1] * x.element_size()
+        budget.require(need, f"the median distance of {num} points takes (bandwidth= does without)")
+    distances = in_chunks(
+        lambda part: squared_distances(part, x).clamp(min=0), x, num, budget=budget
+    )
+    # Off the diagonal every distance is there twice, so the median is that of all pairs.
+    distances.diagonal(dim1=-2, dim2=-1).fill_(0.0 if include_diagonal else -1.0)
+    pairs = num * (num - 1) // 2
+    rank = num**2 - num**2 // 2 + 1 if include_diagonal else num + pairs
+    median = distances.flatten(-2).kthvalue(rank, dim=-1).values.sqrt()
     if can_read_values(median) and not bool((median > 0).all()):
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "

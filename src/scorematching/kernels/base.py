@@ -49,6 +49,12 @@ class KernelScore(ABC):
         return in_chunks(function, x, self.samples.shape[-2], chunk_size)
 
 
+def add_ridge(matrix: Tensor, ridge: float | Tensor) -> Tensor:
+    """A copy of square matrices ``(*B, M, M)`` with numbers ``(*B, 1)`` added to the diagonals."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1) + ridge
+    return matrix.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
+
+
 def check_samples(samples: Any) -> None:
     """Require sets of two or more finite samples, ``(*B, M, D)``."""
     if not isinstance(samples, Tensor) or not samples.is_floating_point():

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count
+from scorematching._memory import Budget
+from scorematching._memory import in_chunks as rows_in_chunks
 
 _MAX_ENTRIES = 2**24
 """Entries of one matrix of distances that `in_chunks` keeps in memory."""
@@ -54,7 +56,11 @@ def difference_products(x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
 
 
 def in_chunks(
-    function: Callable[[Tensor], Tensor], x: Tensor, columns: int, chunk_size: int | None = None
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    columns: int,
+    chunk_size: int | None = None,
+    budget: Budget | None = None,
 ) -> Tensor:
     """Apply a function that builds a matrix of points against others to some points at a time.
 
@@ -63,6 +69,7 @@ def in_chunks(
         x: points ``(*B, N, D)``.
         columns: number of columns of the matrix that the function builds.
         chunk_size: n; None limits the entries of that matrix.
+        budget: of the computation; chunks then take what is left of it.
 
     Example:
         >>> x = torch.randn(5, 2)
@@ -70,6 +77,13 @@ def in_chunks(
         True
     """
     axis = x.ndim - 2
+    if budget is not None:
+        rows = x.movedim(axis, 0)
+
+        def moved(part: Tensor) -> Tensor:
+            return function(part.movedim(0, axis)).movedim(axis, 0)
+
+        return rows_in_chunks(moved, [rows], len(rows), budget).movedim(0, axis)
     if chunk_size is None:
         chunk_size = max(1, _MAX_ENTRIES // max(1, columns * x.shape[:-2].numel()))
     check_count(chunk_size, "chunk_size", "None limits the memory")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
+from scorematching._memory import Budget
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
 from scorematching.kernels.distances import in_chunks
@@ -94,6 +95,7 @@ class Drift:
     samples: Tensor
     kernel: Kernel
     base: Base
+    budget: Budget | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """``xi(x)``: ``(*B, N, D) -> (*B, N)``."""
@@ -107,6 +109,10 @@ class Drift:
         first = self.kernel.mixed_sum(x, self.samples, self.base_scores)
         return (second + first) / self.num
 
+    def gradients(self, x: Tensor) -> Tensor:
+        """`gradient` of many points, some at a time."""
+        return in_chunks(self.gradient, x, self.num, budget=self.budget)
+
     def norm_square(self) -> Tensor:
         """``<xi, xi> = mean_a (laplacian xi(x_a) + grad log q0(x_a) . grad xi(x_a))``, ``(*B)``."""
         x, scores, twice = self.samples, self.base_scores, self.laplacian.laplacian
@@ -115,8 +121,8 @@ class Drift:
             second = twice(x.shape[-1])(x, self.samples).sum(-1)
             return (second + self.laplacian.directed_sum(x, self.samples, scores)) / self.num
 
-        values = in_chunks(laplacian_of_xi, x, self.num)
-        along = (scores * in_chunks(self.gradient, x, self.num)).sum(-1)
+        values = in_chunks(laplacian_of_xi, x, self.num, budget=self.budget)
+        along = (scores * self.gradients(x)).sum(-1)
         return (values + along).mean(-1)
 
     def __post_init__(self) -> None:
@@ -131,18 +137,19 @@ def prepare(
     bandwidth: float | Tensor | None,
     base_scale: float | None,
     include_diagonal: bool,
+    budget: Budget | None,
 ) -> tuple[Kernel, Drift]:
     """Check the samples; returns the kernel and the function xi."""
     check_samples(samples)
-    k = kernel_for(samples, kernel, bandwidth, include_diagonal)
+    k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
     mean = samples.mean(-2, keepdim=True)
     if base_scale is None:
-        return k, Drift(samples, k, Base(mean, torch.zeros_like(mean)))
+        return k, Drift(samples, k, Base(mean, torch.zeros_like(mean)), budget)
     check_positive(base_scale, "base_scale", "2.0 is a wide base, None is none")
     variance = samples.var(-2, keepdim=True)
     # A constant coordinate has no base: its score is zero.
     precision = torch.where(variance > 0, 1 / (base_scale**2 * variance), 0.0)
-    return k, Drift(samples, k, Base(mean, precision))
+    return k, Drift(samples, k, Base(mean, precision), budget)
 
 
 def per_set(value: Any, samples: Tensor) -> Tensor:

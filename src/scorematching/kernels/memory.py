@@ -7,26 +7,31 @@ import os
 import torch
 from torch import Tensor
 
+from scorematching._memory import Budget
+
 _SMALL = 2**30
 """Bytes that are not worth asking the machine for its memory."""
 
 
-def check_memory(samples: Tensor, matrices: int, advice: str) -> None:
-    """Require that square matrices of the number of samples fit into memory.
+def check_memory(samples: Tensor, matrices: int, advice: str, budget: Budget | None = None) -> None:
+    """Require that square matrices of the number of samples fit into memory, and into a budget.
 
     Args:
         samples: B sets of M samples, ``(*B, M, D)``.
         matrices: how many M x M matrices of each set are in memory at once.
         advice: what to do about it.
+        budget: of the computation.
 
     Raises:
-        ValueError: if they take more than the memory of the machine, or of the GPU.
+        ValueError: if they take more than the memory of the machine, or of the GPU, or the budget.
 
     Example:
         >>> check_memory(torch.zeros(100, 2), matrices=4, advice="")
     """
     num = samples.shape[-2]
     each = matrices * samples.element_size() * samples.shape[:-2].numel()
+    if budget is not None:
+        budget.require(each * num**2, f"{matrices} matrices of {num} x {num} take")
     if each * num**2 <= _SMALL:
         return
     total = total_memory(samples.device)

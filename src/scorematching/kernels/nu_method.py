@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_positive
+from scorematching._memory import limited
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import KernelExpFamily, per_set, prepare
 from scorematching.kernels.radial import Kernel
@@ -20,6 +21,7 @@ def fit_nu_method(
     nu: float = 1.0,
     base_scale: float | None = 2.0,
     include_diagonal: bool = False,
+    max_memory: int | None = None,
 ) -> KernelExpFamily:
     """A kernel exponential family by iteration, stopped early instead of penalised.
 
@@ -28,7 +30,8 @@ def fit_nu_method(
 
         f_t = f_{t-1} + u_t (f_{t-1} - f_{t-2}) - w_t h^2 (C f_{t-1} + xi)
 
-    C has norm 1 / h^2 or less. No linear system is solved: a step costs M^2 D, memory is M^2.
+    C has norm 1 / h^2 or less. No linear system is solved: a step costs M^2 D, and memory is
+    limited.
 
     ``num_iterations`` is t: fewer give a smoother estimate. ``nu`` is the order up to which the
     method exploits smoothness of the true score. Other arguments as for `fit_kernel_exp_family`.
@@ -46,19 +49,21 @@ def fit_nu_method(
     """
     check_count(num_iterations, "num_iterations", "10 act like lam = 1e-2")
     check_positive(nu, "nu", "1.0 suits most data")
-    k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal)
-    step = per_set(1 / k.curvature, samples)
-    slopes = in_chunks(xi.gradient, samples, samples.shape[-2])
-    a, c = torch.zeros_like(step), torch.zeros_like(samples)
-    a_before, c_before = a, c
-    for t in range(1, num_iterations + 1):
-        u, w = nu_coefficients(t, nu)
-        drift = in_chunks(partial(_mixed_sum, k, samples, c), samples, samples.shape[-2])
-        gradient = drift - a[..., None, None] * slopes
-        gradient = (w * step[..., None, None] / samples.shape[-2]) * gradient
-        a, a_before = a + u * (a - a_before) + w * step, a
-        c, c_before = c + u * (c - c_before) - gradient, c
-    return KernelExpFamily(samples, k, xi.base, a, samples, c)
+    with limited(max_memory, "take a random subset") as budget:
+        k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
+        num, step = samples.shape[-2], per_set(1 / k.curvature, samples)
+        slopes = xi.gradients(samples)
+        a, c = torch.zeros_like(step), torch.zeros_like(samples)
+        a_before, c_before = a, c
+        for t in range(1, num_iterations + 1):
+            u, w = nu_coefficients(t, nu)
+            mixed = partial(_mixed_sum, k, samples, c)
+            drift = in_chunks(mixed, samples, num, budget=budget)
+            gradient = drift - a[..., None, None] * slopes
+            gradient = (w * step[..., None, None] / num) * gradient
+            a, a_before = a + u * (a - a_before) + w * step, a
+            c, c_before = c + u * (c - c_before) - gradient, c
+        return KernelExpFamily(samples, k, xi.base, a, samples, c)
 
 
 def _mixed_sum(kernel: Kernel, samples: Tensor, vectors: Tensor, x: Tensor) -> Tensor:

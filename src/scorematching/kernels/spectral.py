@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
+from scorematching._memory import limited
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.memory import check_memory
+
+_ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
 
 Eigenpairs = tuple[Tensor, Tensor]
 """Eigenvalues ``(*B, M)``, largest first, and eigenvectors as columns, ``(*B, M, M)``."""
@@ -76,6 +80,7 @@ def fit_spectral(
     include_diagonal: bool = False,
     average_mass: bool = False,
     solver: Callable[[Tensor], Eigenpairs] = eigenpairs,
+    max_memory: int | None = None,
 ) -> SpectralScore:
     """The spectral estimate for one or many sets of samples; see `SpectralScore`.
 
@@ -92,11 +97,14 @@ def fit_spectral(
         average_mass: one J for all sets, from their mean eigenvalues, as the paper's code does;
             False chooses J for each set.
         solver: eigenpairs of positive semidefinite matrices, largest first.
+        max_memory: bytes that the fit may take beside the samples, its result included, which is
+            measured; None is without limit.
 
     Raises:
         TypeError: if an argument is of the wrong type.
         ValueError: if there are fewer than two samples, some are not finite or all equal, if
-            num_eigen is larger than M, mass is not a share, or an eigenvalue that is kept is zero.
+            num_eigen is larger than M, mass is not a share, an eigenvalue that is kept is zero, or
+            four kernel matrices do not fit into the memory.
 
     Reference: Shi, Sun and Zhu (2018), A spectral approach to gradient estimation for implicit
     distributions, Section 3.
@@ -106,22 +114,29 @@ def fit_spectral(
         [6, 6, 6, 6, 6, 6, 6, 6]
     """
     check_samples(samples)
-    check_memory(samples, 4, "take a random subset, or SlicedScoreEstimator, which is trained")
     _check_share(num_eigen, mass, samples.shape[-2])
     check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
-    k = kernel_for(samples, kernel, bandwidth, include_diagonal)
-    mu, U = solver(k(samples, samples))
-    if num_eigen is None:
-        spectra = mu.reshape(-1, mu.shape[-1]).mean(0).expand_as(mu) if average_mass else mu
-        share = spectra.cumsum(-1) / spectra.sum(-1, keepdim=True)
-        count = (share < mass).sum(-1).clamp(min=1)
-    else:
-        count = torch.full(mu.shape[:-1], num_eigen, device=mu.device)
-    kept = torch.arange(mu.shape[-1], device=mu.device) < count[..., None]
-    _check_kept(mu, kept)
-    inverse = torch.where(kept, 1 / mu, 0.0)[..., None]
-    beta = -inverse * (U.mT @ -k.grad_sum(samples, samples))
-    return SpectralScore(samples, k, U @ (inverse * beta), U @ beta, mu, count)
+    with limited(max_memory, _ADVICE) as budget:
+        check_memory(samples, 4, _ADVICE, budget)
+        k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
+        num = samples.shape[-2]
+        sums = in_chunks(lambda x: k.grad_sum(x, samples), samples, num, budget=budget)
+        mu, U = solver(in_chunks(lambda x: k(x, samples), samples, num, budget=budget))
+        count = _num_kept(mu, num_eigen, mass, average_mass)
+        kept = torch.arange(num, device=mu.device) < count[..., None]
+        _check_kept(mu, kept)
+        inverse = torch.where(kept, 1 / mu, 0.0)[..., None]
+        beta = -inverse * (U.mT @ -sums)
+        return SpectralScore(samples, k, U @ (inverse * beta), U @ beta, mu, count)
+
+
+def _num_kept(mu: Tensor, num_eigen: int | None, mass: float, average_mass: bool) -> Tensor:
+    """J, one integer per set, ``(*B)``."""
+    if num_eigen is not None:
+        return torch.full(mu.shape[:-1], num_eigen, device=mu.device)
+    spectra = mu.reshape(-1, mu.shape[-1]).mean(0).expand_as(mu) if average_mass else mu
+    share = spectra.cumsum(-1) / spectra.sum(-1, keepdim=True)
+    return (share < mass).sum(-1).clamp(min=1)
 
 
 def _check_kept(mu: Tensor, kept: Tensor) -> None:

@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values, is_number
+from scorematching._memory import limited
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.base import KernelScore, add_ridge, check_samples
+from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.memory import check_memory
+
+_ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,7 @@ def fit_stein(
     bandwidth: float | Tensor | None = None,
     eta: float = 1e-3,
     include_diagonal: bool = False,
+    max_memory: int | None = None,
 ) -> SteinScore:
     """The Stein estimate for one or many sets of samples; see `SteinScore`.
 
@@ -75,11 +80,13 @@ def fit_stein(
         bandwidth: a number, or one per set, ``(*B)``; None is the median distance of each set.
         eta: ridge, added to the kernel matrix.
         include_diagonal: count zero distances in the median, as the paper's code does.
+        max_memory: bytes that the fit may take beside the samples, its result included, which is
+            measured; None is without limit.
 
     Raises:
         TypeError: if an argument is of the wrong type.
-        ValueError: if there are fewer than two samples, some are not finite or all equal, or if
-            the kernel matrix is singular.
+        ValueError: if there are fewer than two samples, some are not finite or all equal, if the
+            kernel matrix is singular, or three such matrices do not fit into the memory.
 
     Reference: Li and Turner (2018), Gradient estimators for implicit models, Sections 3.1 and 3.3.
 
@@ -89,14 +96,23 @@ def fit_stein(
     """
     check_samples(samples)
     _check_eta(eta)
-    check_memory(samples, 4, "take a random subset, or SlicedScoreEstimator, which is trained")
-    k = kernel_for(samples, kernel, bandwidth, include_diagonal)
-    matrix = k(samples, samples)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    factor, info = torch.linalg.cholesky_ex(matrix + eta * eye)
+    with limited(max_memory, _ADVICE) as budget:
+        check_memory(samples, 3, _ADVICE, budget)
+        k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
+        num = samples.shape[-2]
+        sums = in_chunks(lambda x: k.grad_sum(x, samples), samples, num, budget=budget)
+        root = _inverse_root(in_chunks(lambda x: k(x, samples), samples, num, budget=budget), eta)
+        return SteinScore(samples, k, eta, root, -sums)
+
+
+def _inverse_root(matrix: Tensor, eta: float) -> Tensor:
+    """L^-1, for the Cholesky factor L of a matrix plus eta I."""
+    matrix = add_ridge(matrix, eta)
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    del matrix
     _check_factor(info, eta)
-    root = torch.linalg.solve_triangular(factor, eye, upper=False)
-    return SteinScore(samples, k, eta, root, -k.grad_sum(samples, samples))
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, eye, upper=False)
 
 
 def _check_eta(eta: float) -> None:

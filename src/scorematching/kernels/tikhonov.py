@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
-from scorematching.kernels.base import check_queries
+from scorematching._memory import Chunks, limited, sum_of_chunks
+from scorematching.kernels.base import add_ridge, check_queries
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
 from scorematching.kernels.memory import check_memory
@@ -19,6 +20,7 @@ def fit_kernel_exp_family(
     base_scale: float | None = 2.0,
     inducing: Tensor | None = None,
     include_diagonal: bool = False,
+    max_memory: int | None = None,
 ) -> KernelExpFamily:
     """A kernel exponential family for one or many sets of samples; see `KernelExpFamily`.
 
@@ -37,11 +39,13 @@ def fit_kernel_exp_family(
             deviations; None is no q0, and a score that falls to zero far from the data.
         inducing: points ``(*B, m, D)`` for the Nystrom method, usually some of the samples.
         include_diagonal: count zero distances in the median, as the paper's code does.
+        max_memory: bytes that the fit may take beside the samples, its result included, which is
+            measured; None is without limit.
 
     Raises:
         TypeError: if an argument is of the wrong type.
         ValueError: if there are fewer than two samples, some are not finite or all equal, or if a
-            number is out of range.
+            number is out of range, or the system does not fit into the memory.
 
     Reference: Sriperumbudur et al. (2017), Density estimation in infinite dimensional exponential
     families, Theorem 5; Sutherland et al. (2018), Efficient and principled score estimation with
@@ -54,27 +58,35 @@ def fit_kernel_exp_family(
         True
     """
     check_positive(lam, "lam", "1e-2 is a good start")
-    k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal)
-    strength = lam * per_set(k.curvature, samples)
-    if inducing is None:
-        size = samples.shape[-1] ** 2
-        check_memory(samples, 3 * size, "give inducing samples, or use fit_nu_method")
-        c = _tikhonov(xi, strength)
-        return KernelExpFamily(samples, k, xi.base, 1 / strength, samples, c)
-    check_queries(inducing, samples, "inducing")
-    a, c = _nystrom(xi, inducing, strength)
-    return KernelExpFamily(samples, k, xi.base, a, inducing, c)
+    advice = "give inducing samples (num_inducing), fewer of them, or use the nu-method"
+    with limited(max_memory, advice) as budget:
+        k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
+        strength = lam * per_set(k.curvature, samples)
+        if inducing is None:
+            check_memory(samples, 2 * samples.shape[-1] ** 2, advice, budget)
+            c = _tikhonov(xi, strength)
+            return KernelExpFamily(samples, k, xi.base, 1 / strength, samples, c)
+        check_queries(inducing, samples, "inducing")
+        check_memory(inducing, 6 * samples.shape[-1] ** 2, advice, budget)
+        a, c = _nystrom(xi, inducing, strength)
+        return KernelExpFamily(samples, k, xi.base, a, inducing, c)
 
 
 def _tikhonov(xi: Drift, lam: Tensor) -> Tensor:
     """``c = (G + M lam I)^-1 grad xi / lam`` at the samples."""
     x = xi.samples
-    matrix = xi.kernel.mixed(x, x).flatten(-2).flatten(-3, -2)
-    ridge = (x.shape[-2] * lam)[..., None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=x.dtype, device=x.device)
-    factor, _ = torch.linalg.cholesky_ex(matrix + ridge * eye)
-    slopes = in_chunks(xi.gradient, x, x.shape[-2]).flatten(-2)[..., None]
+    slopes = xi.gradients(x).flatten(-2)[..., None]
+    matrix = add_ridge(_mixed(xi, x), (x.shape[-2] * lam)[..., None])
+    factor, _ = torch.linalg.cholesky_ex(matrix)
+    del matrix
     return torch.cholesky_solve(slopes, factor).reshape(x.shape) / lam[..., None, None]
+
+
+def _mixed(xi: Drift, z: Tensor) -> Tensor:
+    """Second derivatives of the kernel at all pairs of points, ``(*B, m D, m D)``."""
+    columns = z.shape[-2] * z.shape[-1] ** 2
+    rows = in_chunks(lambda x: xi.kernel.mixed(x, z).flatten(-2), z, columns, budget=xi.budget)
+    return rows.flatten(-3, -2)
 
 
 def _nystrom(xi: Drift, z: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,9 +99,7 @@ def _nystrom(xi: Drift, z: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     gamma = _inner_products(xi, z, unit)
     basis = _inverse_root(gamma)
     system = _squares(xi, z, unit, basis) / xi.samples.shape[-2]
-    eye = torch.eye(system.shape[-1], dtype=z.dtype, device=z.device)
-    system = system + lam[..., None, None] * eye
-    factor, _ = torch.linalg.cholesky_ex(system)
+    factor, _ = torch.linalg.cholesky_ex(add_ridge(system, lam[..., None]))
     along = basis.mT @ gamma[..., :1] / unit[..., None, None]
     w = -(basis @ torch.cholesky_solve(along, factor))[..., 0]
     return -w[..., 0] * unit, w[..., 1:].reshape(z.shape)
@@ -100,8 +110,7 @@ def _inner_products(xi: Drift, z: Tensor, unit: Tensor) -> Tensor:
     border = unit[..., None] * xi.gradient(z).flatten(-2)
     corner = torch.ones_like(border[..., :1])
     top = torch.cat([corner, border], -1)[..., None, :]
-    rest = xi.kernel.mixed(z, z).flatten(-2).flatten(-3, -2)
-    return torch.cat([top, torch.cat([border[..., None], rest], -1)], -2)
+    return torch.cat([top, torch.cat([border[..., None], _mixed(xi, z)], -1)], -2)
 
 
 def _inverse_root(gamma: Tensor) -> Tensor:
@@ -113,11 +122,13 @@ def _inverse_root(gamma: Tensor) -> Tensor:
 
 def _squares(xi: Drift, z: Tensor, unit: Tensor, basis: Tensor) -> Tensor:
     """``T'F'F T``, summed over chunks of the samples."""
-    rows = max(1, 2**24 // (xi.samples.shape[-1] * basis[..., 0].numel()))
-    total = torch.zeros_like(basis)
-    for x in xi.samples.split(rows, dim=-2):
+    size = max(1, 2**24 // (xi.samples.shape[-1] * basis[..., 0].numel()))
+
+    def square(rows: Tensor) -> Tensor:
+        x = rows.movedim(0, -2)
         first = unit[..., None, None] * xi.gradient(x).flatten(-2)[..., None]
         rest = xi.kernel.mixed(x, z).flatten(-2).flatten(-3, -2)
         part = torch.cat([first, rest], -1) @ basis
-        total = total + part.mT @ part
-    return total
+        return part.mT @ part
+
+    return sum_of_chunks(Chunks(size, xi.budget), square, xi.samples.movedim(-2, 0))

@@ -142,6 +142,12 @@ class Run:
         with self._naming(ABOUT):
             return int(self.about["options"]["seed"])
 
+    @property
+    def _sample_seed(self) -> int:
+        """Of the rows that were drawn from the file."""
+        with self._naming(ABOUT):
+            return int(self.about["options"].get("sample_seed", 0))
+
     @cached_property
     def summary(self) -> TableSummary:
         """The table that it was fitted to."""
@@ -196,9 +202,10 @@ class Run:
         Raises:
             RunError: if it is not there, or its content has changed.
         """
-        place = source or self.about["options"]["path"]
+        options = self.about["options"]
+        place, sample = source or options["path"], (options.get("max_rows"), self._sample_seed)
         try:
-            loaded = read(place, data_dir)
+            loaded = read(place, data_dir, *sample)
         except FileNotFoundError:
             raise RunError(
                 f"this needs the table that {self.folder} was fitted to, which is not at {place}; "

@@ -95,12 +95,21 @@ def prepare(
     rounded = np.asarray(Dequantise.fit(table.reduce(x).unique(dim=0)).width)
     add = dequantise == "auto"
     described = _columns(frame, kinds, _roles(used, table))
-    found = findings_of(described, missing, table, x, used, rounded, add)
+    found = [*_drawn(loaded), *findings_of(described, missing, table, x, used, rounded, add)]
     counts = (len(frame), len(numbers))
     about = (loaded.name, loaded.sha256, *counts, described, tuple(found), loaded.notes)
     rows = numbers.index.to_numpy(np.int64)
+    rows = rows if loaded.rows is None else loaded.rows[rows]
     width = rounded if add else np.zeros_like(rounded)
     return Prepared(numbers.reset_index(drop=True), rows, table, width, TableSummary(*about))
+
+
+def _drawn(loaded: Loaded) -> list[Finding]:
+    """What has to be known of a sample."""
+    if loaded.total is None:
+        return []
+    found = f"{len(loaded.frame):,} of {loaded.total:,} rows of the file, drawn at random"
+    return [Finding(found, "all results are those of this sample; the other rows are not used")]
 
 
 def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:

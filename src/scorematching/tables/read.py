@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tokenize import TokenError
@@ -15,12 +15,25 @@ import torch
 
 from scorematching import datasets
 from scorematching._extras import import_extra
+from scorematching.tables.sample import (
+    Rows,
+    drawn_rows,
+    sample_lines,
+    sample_parquet,
+    sha256_of,
+)
+from scorematching.tables.size import check_memory
 from scorematching.tables.text import NAMES, check_lines, decode, sniff
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 """Of the files that can be read."""
 
 _TOY_SEED = 0
+
+_ADVICE = (
+    "take a random sample of its rows (fit has --max-rows and --max-memory), a file with fewer "
+    "columns, or train a network on all rows with scorematching.training.open_stream"
+)
 
 
 @dataclass(frozen=True)
@@ -32,21 +45,30 @@ class Loaded:
         name: the file's path, or the name of a data set.
         sha256: of the file's bytes, or of the data set's numbers.
         notes: how the file was read, such as its delimiter.
+        rows: numbers of the rows in the file, counted from zero; None for all.
+        total: rows of the file, where a sample was read.
     """
 
     frame: Any
     name: str
     sha256: str
     notes: tuple[str, ...] = ()
+    rows: Rows | None = None
+    total: int | None = None
 
 
-def read(source: str | Path, data_dir: str | None = None) -> Loaded:
-    """Read a table.
+def read(
+    source: str | Path, data_dir: str | None = None, max_rows: int | None = None, seed: int = 0
+) -> Loaded:
+    """Read a table, or a sample of its rows.
 
     Args:
         source: a csv, tsv, txt, parquet or npy file, or the name of a data set. Delimiter,
             encoding, decimal mark and header of text files are found out.
         data_dir: where files of data sets are looked for.
+        max_rows: of a table with more, as many are drawn at random, all with the same chance; None
+            reads all.
+        seed: of the draw.
 
     Returns:
         The table.
@@ -54,7 +76,8 @@ def read(source: str | Path, data_dir: str | None = None) -> Loaded:
     Raises:
         FileNotFoundError: if there is neither a file nor a data set of that name.
         ImportError: if pandas is not installed.
-        ValueError: if the file is empty, or is no table; the message names the line.
+        ValueError: if the file is empty, or is no table; the message names the line. Or, before
+            anything is read, if it does not fit into memory.
 
     Example:
         >>> read("redwine").frame.shape
@@ -62,9 +85,9 @@ def read(source: str | Path, data_dir: str | None = None) -> Loaded:
     """
     path = Path(source).expanduser()
     if path.is_file():
-        return _read_file(path)
+        return _read_file(path, max_rows, seed)
     if str(source) in datasets.names():
-        return _read_dataset(str(source), data_dir)
+        return _some(_read_dataset(str(source), data_dir), max_rows, seed)
     raise FileNotFoundError(f"there is no file {str(source)!r}{_hint(path)}")
 
 
@@ -72,13 +95,15 @@ def _hint(path: Path) -> str:
     """What could have been meant."""
     if path.is_dir():
         return ", which is a folder; give a file in it"
+    if str(path) == "-" or path.exists():
+        return "; tables are read from files, not from pipes or devices: save it as one first"
     files = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(str(path), [*datasets.names(), *files], n=1, cutoff=0.7)
     meant = f"; did you mean {close[0]!r}?" if close else ""
     return f" and no data set of that name{meant or '; `scorematching datasets` lists them'}"
 
 
-def _read_file(path: Path) -> Loaded:
+def _read_file(path: Path, max_rows: int | None, seed: int) -> Loaded:
     readers = {".parquet": _read_parquet, ".npy": _read_npy}
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -86,11 +111,46 @@ def _read_file(path: Path) -> Loaded:
             f"{path} must be one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'}; save the "
             "table as csv"
         )
+    check_memory(path, max_rows, _ADVICE)
+    if max_rows is not None and suffix != ".npy":
+        return _sampled(path, max_rows, seed)
     content = path.read_bytes()
     frame, notes = readers.get(suffix, _read_text)(content, path)
     if not len(frame):
         raise ValueError(f"{path} has no rows; nothing can be fitted")
-    return Loaded(frame, str(path), hashlib.sha256(content).hexdigest(), notes)
+    loaded = Loaded(frame, str(path), hashlib.sha256(content).hexdigest(), notes)
+    return _some(loaded, max_rows, seed)
+
+
+def _sampled(path: Path, max_rows: int, seed: int) -> Loaded:
+    """A sample of the rows of a file, of which never more than a part is in memory."""
+    import_extra("pandas", "tables")
+    if path.suffix.lower() == ".parquet":
+        frame, rows, total = sample_parquet(path, max_rows, seed)
+        frame.columns = [str(c) for c in frame.columns]
+        notes: tuple[str, ...] = ("parquet",)
+    else:
+        content, rows, total = sample_lines(path, max_rows, seed)
+        frame, notes = _read_text(content, path)
+        if len(frame) > len(rows):  # the first line has no names, and belongs to no sample
+            frame, rows, total = frame.iloc[1:], rows + 1, total + 1
+    if not len(frame):
+        raise ValueError(f"{path} has no rows; nothing can be fitted")
+    frame = frame.reset_index(drop=True)
+    whole = len(rows) == total
+    return Loaded(
+        frame, str(path), sha256_of(path), notes, None if whole else rows, None if whole else total
+    )
+
+
+def _some(loaded: Loaded, max_rows: int | None, seed: int) -> Loaded:
+    """A sample of the rows of a table in memory."""
+    total = len(loaded.frame)
+    if max_rows is None or max_rows >= total:
+        return loaded
+    rows = drawn_rows(total, max_rows, seed)
+    frame = loaded.frame.iloc[rows].reset_index(drop=True)
+    return replace(loaded, frame=frame, rows=rows, total=total)
 
 
 def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from scorematching._checks import check_count
-from scorematching._memory import in_chunks
+from scorematching._memory import in_chunks, limited
 from scorematching._random import normal
 from scorematching.datasets import Compose, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution
@@ -289,12 +289,13 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         x = to_array(self.table_.restore(self.scaling_.inverse(s)))
         return x if self._frame is None else self._frame(x, columns=self._columns)
 
-    def fit(self, X: ArrayLike, y: Any = None) -> DensityEstimator:
+    def fit(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> DensityEstimator:
         """Learn the density.
 
         Args:
             X: points ``(N, D)``, an array or a data frame of numbers.
             y: ignored.
+            max_memory: as for `ScoreEstimator.fit`.
 
         Returns:
             The estimator itself.
@@ -305,14 +306,16 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         """
         self._frame: Any = type(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
         self._columns: Any = None if self._frame is None else list(cast("Any", X).columns)
-        super().fit(X, y)
-        return self
+        return super().fit(X, y, max_memory)
 
-    def _fit(self, x: Tensor) -> None:
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
         check_settings(self)
+        with limited(max_memory, 'take a random subset, base="gaussian", or model="none"'):
+            self._learn(x)
+
+    def _learn(self, x: Tensor) -> None:
         objective = objective_of(self.objective, self.model)
-        names = getattr(self, "feature_names_in_", None)
-        self.table_: Table = inspect(x, names)
+        self.table_: Table = inspect(x, getattr(self, "feature_names_in_", None))
         refuse_few(len(x), self.table_, self.model)
         generator = self._generator(self.random_state)
         r = self.table_.reduce(x)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_batch, check_count, check_points
+from scorematching._memory import Chunks, limited
 from scorematching.evaluation.estimate import Estimate
 
-_BATCH_SIZE = 64
+_BATCH_SIZE, _ALL = 64, 2**40
 
 Features = Callable[[Tensor], Tensor]
 """A feature network, ``images: (N, *event) -> (N, D)``."""
@@ -82,7 +84,10 @@ class FeatureMoments:
 
 
 def feature_moments(
-    network: Features, images: Tensor | Iterable[Tensor], batch_size: int = _BATCH_SIZE
+    network: Features,
+    images: Tensor | Iterable[Tensor],
+    batch_size: int = _BATCH_SIZE,
+    max_memory: int | None = None,
 ) -> FeatureMoments:
     """Moments of the features of many images, batch by batch.
 
@@ -90,9 +95,12 @@ def feature_moments(
         network: ``(N, *event) -> (N, D)``.
         images: ``(N, *event)``, or an iterable of batches.
         batch_size: images evaluated at a time, if images is a tensor.
+        max_memory: bytes that may be taken beside network and images, the moments included, which
+            is measured; images are then evaluated fewer at a time.
 
     Raises:
-        ValueError: there are no images, or the network returns another shape or NaN.
+        ValueError: there are no images, the network returns another shape or NaN, or max_memory is
+            too small.
 
     Example:
         >>> images = torch.randn(10, 1, 2, 2)
@@ -104,18 +112,25 @@ def feature_moments(
         check_batch(images, "images")
         images = images.split(batch_size)
     total: FeatureMoments | None = None
-    for batch in images:
-        with torch.no_grad():
-            features = network(batch)
-        _check_rows(features, batch)
-        moments = FeatureMoments.of(features)
-        total = moments if total is None else total.merge(moments)
+    with limited(max_memory, "take a network with fewer features") as budget, torch.no_grad():
+        chunks = Chunks(_ALL, budget)
+        for batch in images:
+            for moments in chunks(partial(_moments, network), batch):
+                total = moments if total is None else total.merge(moments)
     if total is None:
         raise ValueError("images must hold at least one batch, got none; check the iterable")
     return total
 
 
-def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> float:
+def _moments(network: Features, images: Tensor) -> FeatureMoments:
+    features = network(images)
+    _check_rows(features, images)
+    return FeatureMoments.of(features)
+
+
+def frechet_distance(
+    a: FeatureMoments | Tensor, b: FeatureMoments | Tensor, max_memory: int | None = None
+) -> float:
     """Squared Frechet distance between the Gaussians with the moments of two sets of features.
 
     ``|m_a - m_b|^2 + tr(S_a + S_b - 2 (S_a^1/2 S_b S_a^1/2)^1/2)``
@@ -128,6 +143,8 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
     Args:
         a: moments, or features ``(N, D)``.
         b: moments, or features ``(M, D)``.
+        max_memory: bytes that may be taken beside them; a network with many features is refused
+            before its matrices are allocated.
 
     Returns:
         The distance, zero or more: the FID if the features are those of `inception`.
@@ -144,15 +161,18 @@ def frechet_distance(a: FeatureMoments | Tensor, b: FeatureMoments | Tensor) -> 
         >>> round(frechet_distance(x, x + 1), 9)
         2.0
     """
-    a, b = (m if isinstance(m, FeatureMoments) else FeatureMoments.of(m) for m in (a, b))
-    _check_dims(len(a.mean), len(b.mean))
-    roots = [_square_root(m.covariance) for m in (a, b)]
-    overlap = torch.linalg.svdvals(roots[0] @ roots[1]).sum()
-    spread = a.covariance.trace() + b.covariance.trace() - 2 * overlap
-    return max(0.0, ((a.mean - b.mean).square().sum() + spread).item())
+    with limited(max_memory, "take a network with fewer features"):
+        a, b = (m if isinstance(m, FeatureMoments) else FeatureMoments.of(m) for m in (a, b))
+        _check_dims(len(a.mean), len(b.mean))
+        roots = [_square_root(m.covariance) for m in (a, b)]
+        overlap = torch.linalg.svdvals(roots[0] @ roots[1]).sum()
+        spread = a.covariance.trace() + b.covariance.trace() - 2 * overlap
+        return max(0.0, ((a.mean - b.mean).square().sum() + spread).item())
 
 
-def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
+def kernel_distance(
+    a: Tensor, b: Tensor, block_size: int = 1000, max_memory: int | None = None
+) -> Estimate:
     """Squared maximum mean discrepancy with the kernel ``(x.y / D + 1)^3``, unbiased.
 
     In blocks of n rows of each set::
@@ -166,6 +186,7 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
         a: features ``(N, D)``.
         b: features ``(M, D)``.
         block_size: n, rows of each set in a block; fewer where there are fewer.
+        max_memory: bytes that may be taken beside the features; blocks that need more are refused.
 
     Returns:
         Mean and standard error over the blocks: the KID if the features are those of `inception`.
@@ -189,13 +210,14 @@ def kernel_distance(a: Tensor, b: Tensor, block_size: int = 1000) -> Estimate:
     _check_dims(a.shape[1], b.shape[1])
     n = max(2, min(block_size, len(a), len(b)))
     num = min(len(a), len(b)) // n
-    x, y = (z[: num * n].detach().double().reshape(num, n, -1) for z in (a, b))
-    return Estimate.of(torch.stack([_discrepancy(*block) for block in zip(x, y)]))
+    blocks = zip(*(z[: num * n].detach().reshape(num, n, -1) for z in (a, b)))
+    with limited(max_memory, "take a smaller block_size"):
+        return Estimate.of(torch.stack([_discrepancy(*block) for block in blocks]))
 
 
 def _discrepancy(x: Tensor, y: Tensor) -> Tensor:
     """Unbiased estimate from one block, ``(n, D), (n, D) -> ()``."""
-    n = len(x)
+    x, y, n = x.double(), y.double(), len(x)
     within = sum(k.sum() - k.trace() for k in (_cubic(x, x), _cubic(y, y)))
     return within / (n * (n - 1)) - 2 * _cubic(x, y).mean()
 

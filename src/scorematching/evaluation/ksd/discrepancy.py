@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scorematching._memory import limited
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
 
@@ -15,6 +16,7 @@ def kernel_stein_discrepancy(
     kernel: str = "imq",
     bandwidth: float | None = None,
     statistic: str = "u",
+    max_memory: int | None = None,
 ) -> float:
     """The squared kernel Stein discrepancy, ``E u(x, y)`` over pairs of points from the data.
 
@@ -31,6 +33,7 @@ def kernel_stein_discrepancy(
         bandwidth: of the kernel; None is the median distance between the points.
         statistic: "u", the mean over pairs of distinct points: unbiased, may be negative; or "v",
             the mean over all pairs: never negative, biased by one over N.
+        max_memory: bytes that may be taken beside model and points, which is measured.
 
     Returns:
         The squared discrepancy.
@@ -51,8 +54,9 @@ def kernel_stein_discrepancy(
     """
     if statistic not in ("u", "v"):
         raise ValueError(f'statistic must be "u" or "v", got {statistic!r}; "u" is unbiased')
-    stein = SteinKernel.of(model, x, kernel, bandwidth)
-    if statistic == "u":
-        return stein.statistics().item()
-    ones = stein.x.new_ones(1, len(stein))
-    return stein.quadratic_forms(ones).item() / len(stein) ** 2
+    with limited(max_memory, "take fewer points") as budget:
+        stein = SteinKernel.of(model, x, kernel, bandwidth, budget)
+        if statistic == "u":
+            return stein.statistics().item()
+        ones = stein.x.new_ones(1, len(stein))
+        return stein.quadratic_forms(ones).item() / len(stein) ** 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scorematching._memory import Budget, Chunks, joined, sum_of_chunks
 from scorematching.evaluation.scores import scores_at
 from scorematching.kernels import Kernel, kernel_for, squared_distances
 from scorematching.kernels.distances import difference_products
@@ -32,6 +32,7 @@ class SteinKernel:
         x: points ``(N, D)``, in double precision.
         s: scores at them, ``(N, D)``.
         kernel: k.
+        budget: of memory; None is for blocks of 16 MB, about ten at a time.
 
     Reference: Liu, Lee and Jordan (2016), Theorem 3.6; Chwialkowski, Strathmann and Gretton (2016).
 
@@ -45,10 +46,16 @@ class SteinKernel:
     x: Tensor
     s: Tensor
     kernel: Kernel
+    budget: Budget | None = None
 
     @classmethod
     def of(
-        cls, model: Any, x: Tensor, kernel: str = "imq", bandwidth: float | None = None
+        cls,
+        model: Any,
+        x: Tensor,
+        kernel: str = "imq",
+        bandwidth: float | None = None,
+        budget: Budget | None = None,
     ) -> SteinKernel:
         """The Stein kernel of a model at points ``(N, *event)``.
 
@@ -57,10 +64,11 @@ class SteinKernel:
             x: points ``(N, *event)``.
             kernel: "imq" or "rbf".
             bandwidth: h; None is the median distance between the points.
+            budget: of memory.
         """
-        s = scores_at(model, x).double()
+        s = scores_at(model, x, budget).double()
         points = x.detach().flatten(1).double()
-        return cls(points, s, kernel_for(points, kernel, bandwidth))
+        return cls(points, s, kernel_for(points, kernel, bandwidth, budget=budget), budget)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -77,7 +85,7 @@ class SteinKernel:
 
     def matrix(self) -> Tensor:
         """All of it, ``(N, N)``."""
-        return torch.cat([self.block(rows, slice(None)) for rows in self._chunks()])
+        return joined(self._chunks(), lambda rows: self.block(rows, slice(None)), [self._indices()])
 
     def diagonal(self) -> Tensor:
         """``u(x_i, x_i) = |s_i|^2 phi(0) - 2 D phi'(0) / h^2``, ``(N,)``."""
@@ -89,15 +97,18 @@ class SteinKernel:
         """``sum_ij w_i w_j u(x_i, x_j)`` for B vectors of weights, ``(B, N) -> (B,)``.
 
         The matrix is built once, above its diagonal, in blocks that share one product with all
-        weights: 20,000 points and 499 vectors of weights need about 1 GB.
+        weights, which may be integers: 20,000 points and 499 vectors of weights need about 1 GB.
         """
-        total = weights.new_zeros(len(weights))
-        for rows in self._chunks():
-            block = self.block(rows, slice(rows.start, None))
-            block[:, rows.stop - rows.start :] *= 2
-            products = block @ weights[:, rows.start :].mT
-            total += (products * weights[:, rows].mT).sum(0)
-        return total
+        most = None if self.budget is None else self.budget.left // (16 * len(self))
+        size = len(weights) if most is None else min(len(weights), max(1, most))
+
+        def forms(rows: Tensor) -> Tensor:
+            start, stop = int(rows[0]), int(rows[-1]) + 1
+            block = self.block(slice(start, stop), slice(start, None))
+            block[:, stop - start :] *= 2
+            return torch.cat([_forms(block, part[:, start:]) for part in weights.split(size)])
+
+        return sum_of_chunks(self._chunks(), forms, self._indices())
 
     def statistics(self, weights: Tensor | None = None) -> Tensor:
         """``sum_{i != j} w_i w_j u_ij / (N (N - 1))`` for signs w, ``(B, N) -> (B,)``.
@@ -108,6 +119,15 @@ class SteinKernel:
         signs = self.x.new_ones(1, n) if weights is None else weights
         return (self.quadratic_forms(signs) - self.diagonal().sum()) / (n * (n - 1))
 
-    def _chunks(self) -> Iterator[slice]:
-        size = max(1, _MAX_ENTRIES // len(self))
-        return (slice(i, min(i + size, len(self))) for i in range(0, len(self), size))
+    def _chunks(self) -> Chunks:
+        """Rows of the matrix, some at a time."""
+        return Chunks(max(1, _MAX_ENTRIES // len(self)), self.budget)
+
+    def _indices(self) -> Tensor:
+        return torch.arange(len(self))
+
+
+def _forms(block: Tensor, weights: Tensor) -> Tensor:
+    """``sum_ij w_i w_j u_ij`` over a block that begins at the diagonal, ``(B, N) -> (B,)``."""
+    w = weights.to(block.dtype)
+    return ((block @ w.mT) * w[:, : len(block)].mT).sum(0)

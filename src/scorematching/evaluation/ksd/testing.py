@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points, is_number
+from scorematching._memory import limited
 from scorematching.evaluation.ksd.hypotheses import Fitted, Fixed, Split
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
+
+_ADVICE = "take fewer points, or a smaller num_bootstrap"
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def ksd_test(
     num_bootstrap: int = 499,
     flip_probability: float = 0.5,
     generator: torch.Generator | None = None,
+    max_memory: int | None = None,
 ) -> KSDTest:
     """Test whether points come from a model, of which only the score is needed.
 
@@ -74,10 +78,11 @@ def ksd_test(
             for the wild bootstrap. 0.5 is right for independent points; use less for a Markov
             chain in its order, such as one over its correlation time.
         generator: source of randomness; None is torch's default generator.
+        max_memory: bytes that may be taken beside model, points and what ``fit`` takes.
 
     Raises:
         TypeError: the model is not one of the three.
-        ValueError: there are too few points, or an option is unknown.
+        ValueError: there are too few points, an option is unknown, or max_memory is too small.
 
     Reference: Liu, Lee and Jordan (2016); Chwialkowski, Strathmann and Gretton (2016), Section 3;
     for fitted models Key et al. (2025), *Composite goodness-of-fit tests with kernels*.
@@ -92,29 +97,41 @@ def ksd_test(
     """
     _check(model, x, num_bootstrap, flip_probability, generator)
     if isinstance(model, Fitted):
-        return _parametric_bootstrap(model, x, (kernel, bandwidth), num_bootstrap, generator)
+        options = (kernel, bandwidth, max_memory)
+        return _parametric_bootstrap(model, x, options, num_bootstrap, generator)
     if isinstance(model, Split):
         fixed, x = _fit_some(model, x, generator)
     else:
         fixed = model.model
-    stein = SteinKernel.of(fixed, x, kernel, bandwidth)
-    signs = _signs((num_bootstrap, len(x)), flip_probability, x, generator)
+    with limited(max_memory, _ADVICE) as budget:
+        stein = SteinKernel.of(fixed, x, kernel, bandwidth, budget)
+        signs = _signs((num_bootstrap, len(x)), flip_probability, x, generator)
+        return _wild_bootstrap(stein, signs)
+
+
+def _wild_bootstrap(stein: SteinKernel, signs: Tensor) -> KSDTest:
     statistics = stein.statistics(torch.cat([torch.ones_like(signs[:1]), signs]))
-    return _outcome(statistics, len(x), "wild bootstrap")
+    return _outcome(statistics, len(stein), "wild bootstrap")
 
 
 def _parametric_bootstrap(
     family: Fitted,
     x: Tensor,
-    options: tuple[str, float | None],
+    options: tuple[str, float | None, int | None],
     num_bootstrap: int,
     generator: torch.Generator | None,
 ) -> KSDTest:
+    kernel, bandwidth, max_memory = options
+
+    def statistic(model: Any, x: Tensor) -> Tensor:
+        with limited(max_memory, _ADVICE) as budget:
+            return SteinKernel.of(model, x, kernel, bandwidth, budget).statistics()
+
     fitted = family.fit(x)
-    found = [SteinKernel.of(fitted, x, *options).statistics()]
+    found = [statistic(fitted, x)]
     for _ in range(num_bootstrap):
         drawn = _drawn(family, fitted, x, generator)
-        found.append(SteinKernel.of(family.fit(drawn), drawn, *options).statistics())
+        found.append(statistic(family.fit(drawn), drawn))
     return _outcome(torch.cat(found), len(x), "parametric bootstrap")
 
 
@@ -145,11 +162,17 @@ def _fit_some(split: Split, x: Tensor, generator: torch.Generator | None) -> tup
 def _signs(
     shape: tuple[int, int], flip: float, x: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Rows of signs, each a Markov chain that changes its sign with probability ``flip``."""
-    draws = torch.rand(shape, generator=generator, dtype=torch.float64, device=x.device)
-    steps = torch.where(draws < flip, -1.0, 1.0)
-    steps[:, 0] = torch.where(draws[:, 0] < 0.5, -1.0, 1.0)
-    return steps.cumprod(1).double()
+    """Rows of signs, each a Markov chain that changes its sign with probability ``flip``.
+
+    As integers of one byte, drawn row by row, since there may be many.
+    """
+    signs = torch.empty(shape, dtype=torch.int8, device=x.device)
+    for row in signs:
+        draws = torch.rand(shape[1], generator=generator, dtype=torch.float64, device=x.device)
+        changes = draws < flip
+        changes[0] = draws[0] < 0.5
+        row.copy_(1 - 2 * (changes.cumsum(0, dtype=torch.int32) % 2))
+    return signs
 
 
 def _outcome(statistics: Tensor, count: int, method: str) -> KSDTest:

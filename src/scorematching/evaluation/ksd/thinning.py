@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count
+from scorematching._memory import Chunks, joined, limited
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
 
 def stein_thin(
-    x: Tensor, score: Any, m: int, kernel: str = "imq", bandwidth: float | None = None
+    x: Tensor,
+    score: Any,
+    m: int,
+    kernel: str = "imq",
+    bandwidth: float | None = None,
+    max_memory: int | None = None,
 ) -> Tensor:
     """Indices of m points, chosen greedily to have the least kernel Stein discrepancy.
 
@@ -29,13 +35,15 @@ def stein_thin(
         m: number of points to choose.
         kernel: "imq" or "rbf".
         bandwidth: of the kernel; None is the median distance between the points.
+        max_memory: bytes that may be taken beside model and points, which is measured.
 
     Returns:
         Indices ``(m,)`` into x, in the order of choice. A point may be chosen again.
 
     Raises:
         TypeError: score has no score, or m is not an integer.
-        ValueError: m is less than one, or the scores are not finite or of another shape.
+        ValueError: m is less than one, the scores are not finite or of another shape, or
+            max_memory is too small.
 
     Reference: Riabiz et al. (2022), *Optimal thinning of MCMC output*, Algorithm 1.
 
@@ -45,10 +53,16 @@ def stein_thin(
         [2, 3, 1]
     """
     check_count(m, "m", "choose one point or more")
-    stein = SteinKernel.of(score, x, kernel, bandwidth)
-    chosen = torch.empty(m, dtype=torch.long, device=x.device)
-    total = 0.5 * stein.diagonal()
-    for i in range(m):
-        chosen[i] = total.argmin()
-        total = total + stein.block(chosen[i : i + 1], slice(None))[0]
-    return chosen
+    with limited(max_memory, "take fewer points") as budget:
+        stein = SteinKernel.of(score, x, kernel, bandwidth, budget)
+        chosen = torch.empty(m, dtype=torch.long, device=x.device)
+        total, indices = 0.5 * stein.diagonal(), torch.arange(len(x), device=x.device)
+        chunks = Chunks(len(x), budget)
+
+        def column(rows: Tensor) -> Tensor:
+            return stein.block(chosen[i : i + 1], rows)[0]
+
+        for i in range(m):
+            chosen[i] = total.argmin()
+            total = total + joined(chunks, column, [indices])
+        return chosen

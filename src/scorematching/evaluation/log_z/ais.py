@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points
+from scorematching._memory import limited
 from scorematching._shapes import dimension
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.chains import Chains
@@ -123,6 +124,7 @@ def ais(
     num_groups: int = 1,
     generator: torch.Generator | None = None,
     capture: bool = True,
+    max_memory: int | None = None,
 ) -> Annealing:
     """Log of the ratio ``Z_end / Z_start`` by annealed importance sampling, see the module.
 
@@ -139,6 +141,7 @@ def ais(
         num_groups: G, groups of chains with their own step sizes and estimates.
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
+        max_memory: bytes that may be taken beside densities and x; no graph is then recorded.
 
     Raises:
         ValueError: an argument is out of range, or a density returns NaN or plus infinity.
@@ -165,9 +168,10 @@ def ais(
     sizes = make_step_sizes(guess, num_steps, num_groups)
     # Without moves the increments add up to one of size 1, for any temperatures.
     steps = betas if moves else betas[[0, -1]]
-    chains = Chains(start, end, x, pilots, steps, sizes, num_leapfrog, generator)
-    chains.run(moves, capture and x.is_cuda)
-    return Annealing(*chains.result(), betas, chains.step_sizes[:-1], chains.acceptance)
+    with limited(max_memory, "take fewer chains") as budget:
+        chains = Chains(start, end, x, pilots, steps, sizes, num_leapfrog, generator, budget)
+        chains.run(moves, capture and x.is_cuda and budget is None)
+        return Annealing(*chains.result(), betas, chains.step_sizes[:-1], chains.acceptance)
 
 
 def bidirectional(
@@ -182,6 +186,7 @@ def bidirectional(
     num_groups: int = 1,
     generator: torch.Generator | None = None,
     capture: bool = True,
+    max_memory: int | None = None,
 ) -> Bracket:
     """A log ratio of normalising constants from below and from above, see the module.
 
@@ -204,7 +209,7 @@ def bidirectional(
         (True, True)
     """
     _check_chains(exact, num_groups, "exact")
-    rest = (num_groups, generator, capture)
+    rest = (num_groups, generator, capture, max_memory)
     forward = ais(start, end, x, pilots, num_steps, schedule, num_leapfrog, None, *rest)
     back, sizes = 1 - forward.betas.flip(0), forward.step_sizes.flip(0)
     reverse = ais(end, start, exact, None, num_steps, back, num_leapfrog, sizes, *rest)

@@ -1,6 +1,7 @@
 """Log Z of an unnormalised log-density by annealed importance sampling."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ def ais_log_z(
     step_size: float | Tensor | None = None,
     generator: torch.Generator | None = None,
     capture: bool = True,
+    max_memory: int | None = None,
 ) -> AnnealedLogZ:
     """Log of the integral of ``exp(log_density)``, by annealed importance sampling.
 
@@ -66,6 +68,7 @@ def ais_log_z(
         step_size: of the moves; None adapts them.
         generator: source of randomness.
         capture: whether to record a CUDA graph, on a GPU.
+        max_memory: bytes that may be taken beside f and the initial states of the chains.
 
     Raises:
         TypeError: the start is not a `Distribution`.
@@ -87,7 +90,8 @@ def ais_log_z(
     adapts = step_size is None
     pilots = start.sample(min(num_chains, _PILOT_CHAINS), generator) if adapts else None
     path = (num_steps, schedule, num_leapfrog, step_size)
-    found = ais(start, log_density, x, pilots, *path, generator=generator, capture=capture)
+    limits: dict[str, Any] = {"capture": capture, "max_memory": max_memory}
+    found = ais(start, log_density, x, pilots, *path, generator=generator, **limits)
     log_weights = found.log_weights[:, 0] + start.log_z
     estimate = numbers(LogSums.of(log_weights))
     sizes, acceptance = found.step_sizes[:, 0].double(), found.acceptance[:, 0]

@@ -1,9 +1,12 @@
 """Chains of annealed importance sampling: weights, moves and the adaptation of step sizes."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from scorematching._graphs import on_side_stream, record
+from scorematching._memory import Budget, Chunks, joined
 from scorematching._random import uniform
 from scorematching.evaluation.log_z.weights import check_log_weights, log_densities
 from scorematching.samplers import State, adapt_step_size, hmc, target_of
@@ -11,6 +14,7 @@ from scorematching.types import LogDensity
 
 _WARM_UP = 20
 _EAGER = 3
+_ALL = 2**40
 
 
 class Chains:
@@ -30,9 +34,15 @@ class Chains:
         step_sizes: Tensor,
         num_leapfrog: int,
         generator: torch.Generator | None,
+        budget: Budget | None = None,
     ) -> None:
-        """Allocate the tensors; rows of the pilots follow those of x."""
-        self.densities, self.targets = (start, end), (target_of(start), target_of(end))
+        """Allocate the tensors; rows of the pilots follow those of x.
+
+        With a budget of memory, densities and scores are evaluated for some chains at a time.
+        """
+        parts = _Parts(step_sizes.shape[1], budget)
+        self.densities = parts.density(start), parts.density(end)
+        self.targets = parts.target(start), parts.target(end)
         self.num_leapfrog, self.generator = num_leapfrog, generator
         self.rows, self.groups = len(x), step_sizes.shape[1]
         self.adapts = pilots is not None
@@ -129,3 +139,45 @@ class Chains:
             graph.replay()
         # The graph owns its memory, so it must not be freed before its work is done.
         torch.cuda.synchronize(self.x.device)
+
+
+class _Parts:
+    """Evaluates functions of chains in a budget of memory, for some chains of all groups at a time.
+
+    Args:
+        groups: G; row ``c G + g`` is chain c of group g.
+        budget: None evaluates all chains at once.
+    """
+
+    def __init__(self, groups: int, budget: Budget | None) -> None:
+        self.groups, self.budget = groups, budget
+
+    def density(self, density: LogDensity) -> LogDensity:
+        """A log-density, ``(C G, *event) -> (C G,)``."""
+        if self.budget is None:
+            return density
+        chunks = Chunks(_ALL, self.budget)
+        return lambda x: self._joined(chunks, density, x)
+
+    def target(self, density: LogDensity) -> hmc.Target:
+        """The target of a log-density."""
+        target = target_of(density)
+        if self.budget is None:
+            return target
+        chunks = Chunks(_ALL, self.budget)
+
+        def both(x: Tensor) -> Tensor:
+            value, score = target(x)
+            return torch.cat([value[:, None], score.flatten(1)], 1)
+
+        def in_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+            found = self._joined(chunks, both, x)
+            return found[:, 0], found[:, 1:].reshape(x.shape)
+
+        return in_parts
+
+    def _joined(self, chunks: Chunks, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        def of_chains(part: Tensor) -> Tensor:
+            return function(part.flatten(0, 1)).unflatten(0, (-1, self.groups))
+
+        return joined(chunks, of_chains, [x.unflatten(0, (-1, self.groups))]).flatten(0, 1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, is_number
+from scorematching._memory import Chunks, joined, limited
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.weights import LogSums, check_log_weights, log_densities
@@ -66,6 +67,7 @@ def importance_log_z(
     num: int = 1_000_000,
     batch_size: int = _BATCH_SIZE,
     generator: torch.Generator | None = None,
+    max_memory: int | None = None,
 ) -> LogZEstimate:
     """Log of the integral of ``exp(log_density)``, by importance sampling.
 
@@ -78,6 +80,8 @@ def importance_log_z(
         num: number of samples.
         batch_size: samples evaluated at a time, which limits memory.
         generator: source of randomness; None is torch's default generator.
+        max_memory: bytes that may be taken beside densities; the samples of a batch, which do not
+            depend on it, are then evaluated in parts.
 
     Raises:
         TypeError: the proposal is not a `Distribution`.
@@ -95,8 +99,11 @@ def importance_log_z(
     check_count(num, "num", "the paper takes 1000000")
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
     sizes = [min(batch_size, num - done) for done in range(0, num, batch_size)]
-    batches = (_log_sums(log_density, proposal, proposal.sample(n, generator)) for n in sizes)
-    return LogZEstimate(*numbers(functools.reduce(LogSums.merge, batches)))
+    with limited(max_memory, "take a smaller batch_size") as budget:
+        chunks = Chunks(batch_size, budget)
+        weigh = functools.partial(_log_weights, log_density, proposal)
+        batches = (_log_sums(joined(chunks, weigh, [proposal.sample(n, generator)])) for n in sizes)
+        return LogZEstimate(*numbers(functools.reduce(LogSums.merge, batches)))
 
 
 def numbers(sums: LogSums) -> tuple[float, float, float, int]:
@@ -136,8 +143,11 @@ def check_effective(
 
 
 @torch.no_grad()
-def _log_sums(log_density: LogDensity, proposal: Distribution, x: Tensor) -> LogSums:
-    """The sums over the weights ``f(x) - log q(x)``, in double precision."""
-    log_weights = log_densities(log_density, x) - proposal(x).double() + proposal.log_z
+def _log_weights(log_density: LogDensity, proposal: Distribution, x: Tensor) -> Tensor:
+    """The weights ``f(x) - log q(x)``, in double precision."""
+    return log_densities(log_density, x) - proposal(x).double() + proposal.log_z
+
+
+def _log_sums(log_weights: Tensor) -> LogSums:
     check_log_weights(log_weights)
     return LogSums.of(log_weights)

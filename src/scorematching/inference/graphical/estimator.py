@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from scorematching._checks import check_count, check_flag, check_positive, is_number
-from scorematching._memory import in_chunks
+from scorematching._memory import in_chunks, limited
 from scorematching.estimators.base import LogDensityMixin, ScoreEstimator, to_array
 from scorematching.fields import VectorField
 from scorematching.inference.graphical.calibration import loss_scale
@@ -154,8 +154,12 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
 
         return -in_chunks(mean_loss, [z], len(z), max_memory).mean().item()
 
-    def _fit(self, x: Tensor) -> None:
+    def _fit(self, x: Tensor, max_memory: int | None) -> None:
         self._check_arguments(x)
+        with limited(max_memory, "take fewer columns, or fewer penalties"):
+            self._learn(x)
+
+    def _learn(self, x: Tensor) -> None:
         self._kind = find_kind(self.kind)
         check_domain(x, self._kind, self.kind)
         self.domain_ = "positive" if self._kind.positive else None

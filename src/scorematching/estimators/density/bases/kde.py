@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from scorematching._memory import current_budget, in_chunks
 from scorematching.distributions import Distribution
 
 _MAX_CENTRES = 5000
@@ -33,14 +35,16 @@ class KernelDensity(Distribution):
         self.centres, self.bandwidth = centres, bandwidth
 
     def _log_density(self, x: Tensor) -> Tensor:
-        rows = max(1, _CHUNK_ENTRIES // len(self.centres))
-        sums = [self._log_kernels(part).logsumexp(-1) for part in x.split(rows)]
-        return torch.cat(sums) - math.log(len(self.centres)) - self._log_constant
+        sums = self._in_chunks(lambda part: self._log_kernels(part).logsumexp(-1), x)
+        return sums - math.log(len(self.centres)) - self._log_constant
 
     def _score(self, x: Tensor) -> Tensor:
+        means = self._in_chunks(lambda part: self._log_kernels(part).softmax(-1) @ self.centres, x)
+        return (means - x) / self.bandwidth**2
+
+    def _in_chunks(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         rows = max(1, _CHUNK_ENTRIES // len(self.centres))
-        means = [self._log_kernels(part).softmax(-1) @ self.centres for part in x.split(rows)]
-        return (torch.cat(means) - x) / self.bandwidth**2
+        return in_chunks(function, [x], rows, current_budget())
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         rows = torch.randint(len(self.centres), (n,), generator=generator, device=self.device)
