@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reproduction import EXPERIMENTS, report, run, workers
+from reproduction import EXPERIMENTS, queue, report, run, workers
 from reproduction.experiment import Experiment, Run
 from reproduction.seeds import read_seeds
 from scorematching.cli import DataDir, make_app, run_app
@@ -107,6 +108,24 @@ def report_of(folders: Folders, out: ReportOut = None) -> None:
     for folder in folders:
         report.copy_pictures(folder, target)
     _show_report(experiment, ordered, target)
+
+
+@app.command("queue", epilog="Example: python -m reproduction queue tonight.toml --seconds 3600")
+def queue_of(
+    file: Annotated[Path, typer.Argument(help="A list of runs; see reproduction/queue.py.")],
+    seconds: Annotated[float, typer.Option(min=0, help="Time after which runs are interrupted.")],
+    smoke: Smoke = False,
+    out: Out = Path("runs"),
+    num_workers: Workers = 1,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Do runs of several experiments in order, until the time is up."""
+    end = time.time() + seconds
+    request = run.Request(smoke=smoke, out=out, device=device, data_dir=data_dir)
+    items = queue.plan_queue(queue.read_queue(file), EXPERIMENTS, request, end)
+    typer.echo(f"{len(items)} runs to do")
+    queue.run_queue(items, num_workers, end, typer.echo)
 
 
 def _show_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> None:

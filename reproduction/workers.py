@@ -63,7 +63,7 @@ def in_processes(
         try:
             for done in as_completed(waiting):
                 yield waiting[done], attempt(done.result)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):  # here, or where the outcomes are used
             _interrupt_children()
             raise
         finally:
