@@ -112,7 +112,7 @@ def plan_queue(
     Raises:
         ValueError: if an entry names an unknown experiment, variant or setting.
     """
-    items = {}
+    items: dict[Path, Item] = {}
     for entry in entries:
         if entry.experiment not in experiments:
             raise ValueError(
