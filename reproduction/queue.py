@@ -169,7 +169,7 @@ def run_queue(
 def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
     """Write what is needed of the runs in a folder to go on elsewhere, as a ``.tar.gz``.
 
-    Of finished runs these are the results and pictures, of others all files.
+    Of finished runs these are the results, logs and pictures, of others all files.
 
     Args:
         folder: of all runs.
@@ -184,9 +184,11 @@ def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
     left_out = []
     with tarfile.open(archive, "w:gz") as target:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            if _is_finished(path, folder) and "training" in path.relative_to(folder).parts:
+            log = path.name == "log.jsonl"
+            trains = "training" in path.relative_to(folder).parts
+            if trains and not log and _is_finished(path, folder):
                 continue
-            if skipped.intersection(path.parents):
+            if skipped.intersection(path.parents) and not log:
                 left_out.append(path)
             else:
                 target.add(path, path.relative_to(folder))
