@@ -91,6 +91,8 @@ class Experiment:
         columns: heading of each metric in the report.
         plot: writes pictures of finished runs into a folder.
         notes: sentences of the report with computed numbers.
+        reached: where a run ended that ended early, such as "40000 of 100000 iterations"; empty if
+            it ran to the end.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Experiment:
     columns: Mapping[str, str]
     plot: Callable[[Sequence[Run], Path], list[Path]] | None = None
     notes: Callable[[Sequence[Run]], list[str]] | None = field(default=None)
+    reached: Callable[[Run], str] | None = None
 
     def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
         """The settings of a variant.

@@ -7,7 +7,6 @@ smaller rate that falls to zero, clipped gradients and averaged weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproduction.experiment import Experiment, Job, Metrics, Run
+from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.images import digits, uniform_noise
+from reproduction.nice_report import notes, plot, reached
 from reproduction.objectives import objective
 from scorematching import datasets
 from scorematching.errors import DivergedError
 from scorematching.evaluation import Estimate, score_matching_losses
 from scorematching.models import NICE
 from scorematching.objectives import parzen_sigma
-from scorematching.plot.canvas import shared_legend, tidy
-from scorematching.plot.palette import style
 from scorematching.training import TrainConfig, read_log, train
 
 
@@ -228,58 +226,6 @@ def _parzen(parts: datasets.Split, generator: torch.Generator) -> float:
     return parzen_sigma(centres[:20_000], held_out)
 
 
-def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Validation losses over epochs, one panel for each recipe."""
-    from matplotlib.figure import Figure
-
-    recipes = sorted({run.variant.split("/")[0] for run in runs} - {"sigma"})
-    figure = Figure(figsize=(5.5 * max(1, len(recipes)), 4.2), layout="constrained")
-    axes = figure.subplots(1, max(1, len(recipes)), squeeze=False)[0]
-    for axis, recipe in zip(axes, recipes):
-        for run in runs:
-            curve = run.metrics["valid_sm_by_epoch"]
-            if run.variant.startswith(f"{recipe}/") and curve:
-                name = run.variant.split("/")[1]
-                look = style(name)
-                line = {"color": look.color, "linestyle": look.linestyle}
-                marker = look.marker if len(curve) == 1 else ""
-                axis.plot(*zip(*curve), label=name, marker=marker, **line)
-        axis.set(title=f"{recipe} recipe", xlabel="epoch", ylabel="validation SM loss")
-        axis.set_yscale("symlog", linthresh=1000)
-        axis.set_yticks([tick for tick in axis.get_yticks() if tick == 0 or abs(tick) >= 1000])
-        tidy(axis)
-    shared_legend(figure, columns=9)
-    path = folder / "table-nice.png"
-    figure.savefig(path, dpi=150)
-    return [path]
-
-
-def notes(runs: Sequence[Run]) -> list[str]:
-    """Sentences about time, divergence and the sigma of DSM."""
-    found = []
-    for run in runs:
-        if run.variant == "stable/SSM-VR":
-            found.append(f"One SSM-VR run: {run.metrics['train_seconds']:.0f} s of training.")
-        if run.variant.endswith("/SM"):
-            each = run.metrics["seconds_per_epoch"]
-            found.append(f"Exact score matching ({run.variant}): {each:.0f} s per epoch.")
-        if run.metrics["diverged_at_step"] is not None:
-            step = run.metrics["diverged_at_step"]
-            found.append(f"{run.variant} diverged at step {step}; its best weights are shown.")
-        if run.metrics["parzen_sigma"] is not None:
-            found.append(
-                f"The heuristic's sigma, by a search to convergence ({run.variant}): "
-                f"{run.metrics['parzen_sigma']:.3f}; the paper has 1.74."
-            )
-    grid = {
-        run.metrics["sigma"]: run.metrics["valid_sm"] for run in runs if "sigma/" in run.variant
-    }
-    if grid:
-        best = min(grid, key=lambda sigma: grid[sigma])
-        found.append(f"Least validation loss of DSM's grid after 10 epochs: sigma = {best}.")
-    return found
-
-
 EXPERIMENT = Experiment(
     name="table-nice",
     summary="NICE on MNIST: exact score-matching loss and log-likelihood of every objective.",
@@ -295,4 +241,5 @@ EXPERIMENT = Experiment(
     },
     plot=plot,
     notes=notes,
+    reached=reached,
 )

@@ -27,6 +27,7 @@ from reproduction.autoencoders.training import (
     Settings,
     needs_network,
     progress_of,
+    reached,
     sample_figures,
     train_model,
 )
@@ -280,4 +281,5 @@ EXPERIMENT = Experiment(
     },
     plot=plot,
     notes=notes,
+    reached=reached,
 )
