@@ -42,6 +42,9 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU if there
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs, or their results.json; newest last.")
 ]
+Unfinished = Annotated[
+    bool, typer.Option("--unfinished", help="With runs that were cut, at the stage they reached.")
+]
 ReportOut = Annotated[Path | None, typer.Option(help="Where to write; default: beside the first.")]
 
 
@@ -89,9 +92,12 @@ for _name, _experiment in EXPERIMENTS.items():
 
 
 @app.command("report", epilog="Example: python -m reproduction report runs/table-nice")
-def report_of(folders: Folders, out: ReportOut = None) -> None:
+def report_of(folders: Folders, out: ReportOut = None, unfinished: Unfinished = False) -> None:
     """Write one report of all runs in some folders: table, pictures, commands."""
-    runs = [found for folder in folders for found in run.read_all(folder)]
+    runs = []
+    for folder in folders:
+        runs += run.read_unfinished(EXPERIMENTS, folder) if unfinished else []
+        runs += run.read_all(folder)
     if not runs:
         raise ValueError(
             f"folders must hold finished runs, got none in {', '.join(map(str, folders))}; "

@@ -93,6 +93,7 @@ class Experiment:
         notes: sentences of the report with computed numbers.
         reached: where a run ended that ended early, such as "40000 of 100000 iterations"; empty if
             it ran to the end.
+        unfinished: metrics in the folder of a run that was cut, if it has any.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Experiment:
     plot: Callable[[Sequence[Run], Path], list[Path]] | None = None
     notes: Callable[[Sequence[Run]], list[str]] | None = field(default=None)
     reached: Callable[[Run], str] | None = None
+    unfinished: Callable[[Path], Metrics | None] | None = None
 
     def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
         """The settings of a variant.
