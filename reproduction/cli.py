@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
-from reproduction import EXPERIMENTS, queue, report, run, workers
+from reproduction import EXPERIMENTS, page, queue, report, run, workers
 from reproduction.experiment import Experiment, Run
 from reproduction.seeds import read_seeds
+from scorematching._files import check_writable, write_atomically
 from scorematching.cli import DataDir, make_app, run_app
 from scorematching.cluster import Resources
+
+DOCS = Path(__file__).parents[1] / "docs" / "reproduction"
 
 app = make_app("python -m reproduction", "The experiments of Song, Garg, Shi and Ermon (2019).")
 
@@ -132,6 +135,14 @@ def queue_of(
     items = queue.plan_queue(queue.read_queue(file), EXPERIMENTS, request, end)
     typer.echo(f"{len(items)} runs to do")
     queue.run_queue(items, num_workers, end, typer.echo)
+
+
+@app.command("page", epilog="Example: python -m reproduction page")
+def page_of(docs: Annotated[Path, typer.Option(help="Folder of all reports.")] = DOCS) -> None:
+    """Write the page about all experiments from the committed results of each."""
+    check_writable(docs / "README.md", "--docs")
+    write_atomically(docs / "README.md", page.make_page(EXPERIMENTS, docs).encode())
+    typer.echo(f"written: {docs / 'README.md'}")
 
 
 def _show_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> None:

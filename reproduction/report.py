@@ -160,6 +160,7 @@ def summary(runs: Sequence[Run], metric: str) -> str:
         words = {str(run.metrics[metric]) for run in runs if run.metrics.get(metric) is not None}
         return ", ".join(sorted(words)) or "-"
     mean, error = mean_and_error(numbers)
+    error = error or None  # a number that is the same for all seeds has none
     missing = f" ({len(runs) - len(numbers)} missing)" if len(numbers) < len(runs) else ""
     if len(runs) == 1:
         over_points = runs[0].metrics.get(f"{metric}_se")

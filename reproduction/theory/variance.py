@@ -17,7 +17,7 @@ from torch import Tensor
 
 import scorematching as sm
 from reproduction.experiment import Experiment, Job, Metrics, Run
-from reproduction.report import by_variant, mean_and_error
+from reproduction.report import by_variant
 from reproduction.theory import gaussian
 from scorematching.inference import fit
 from scorematching.plot.palette import style
@@ -80,6 +80,12 @@ def inflation(estimates: Tensor, exact: Tensor) -> tuple[float, float]:
     return ratio.mean().item(), (residual.std() / len(residual) ** 0.5).item()
 
 
+def pooled(runs: Sequence[Run]) -> tuple[float, float]:
+    """Mean ratio over seeds, with the standard error over all of their data sets."""
+    ratios, errors = ([run.metrics[name] for run in runs] for name in ("ratio", "ratio_se"))
+    return sum(ratios) / len(runs), math.hypot(*errors) / len(runs)
+
+
 def predicted(variance_reduced: bool, projections: float) -> float:
     """The ratio by Theorem 3, mean over parameters."""
     sliced = gaussian.theory(variance_reduced, projections).diagonal()
@@ -110,8 +116,7 @@ def _draw(axis: Any, name: str, groups: Sequence[Sequence[Run]]) -> None:
     counts = [group[0].config["projections"] for group in groups]
     axis.plot(counts, [group[0].metrics["theory"] - 1 for group in groups], color=color)
     for count, group in zip(counts, groups):
-        mean, error = mean_and_error([run.metrics["ratio"] for run in group])
-        error = group[0].metrics["ratio_se"] if error is None else error
+        mean, error = pooled(group)
         label = f"{name}; line: Theorem 3" if count == counts[0] else None
         axis.errorbar(count, mean - 1, error, fmt="o", capsize=3, color=color, label=label)
 
@@ -124,14 +129,13 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """How far the measured ratios are from the theorem, in standard errors."""
     distances = []
     for group in by_variant(runs).values():
-        mean, error = mean_and_error([run.metrics["ratio"] for run in group])
-        error = group[0].metrics["ratio_se"] if error is None else error
+        mean, error = pooled(group)
         distances.append((mean - group[0].metrics["theory"]) / error)
     total = sum(run.config["datasets"] for run in by_variant(runs)[runs[0].variant])
     largest = max(distances, key=abs)
     return [
         f"{total} data sets of {runs[0].config['points']} points each; the largest distance from "
-        f"Theorem 3 is {abs(largest):.1f} standard errors, of {len(distances)} rows.",
+        f"Theorem 3 is {abs(largest):.1f} standard errors over data sets, of {len(distances)} rows.",
         "The theorem holds for many points; the ratio of finite data sets differs by terms of the "
         "order of one over their number.",
     ]
