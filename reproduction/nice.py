@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.images import digits, uniform_noise
 from reproduction.nice_report import notes, plot, reached
 from reproduction.objectives import objective
 from scorematching import datasets
+from scorematching._checks import check_choice
 from scorematching.errors import DivergedError
 from scorematching.evaluation import Estimate, score_matching_losses
 from scorematching.models import NICE
@@ -39,6 +40,7 @@ class Config:
     max_norm: float | None = None
     ema_decay: float | None = None
     num_hidden: int = 5  # per coupling, C.2; the released network has 4
+    start: str = "default"  # initial weights; "identity": last layers of couplings are zero (ours)
     width: int = 1000  # C.2
     sigma: float = 0.1  # of DSM: the paper's choice from a grid
     balanced: bool = False  # directions orthogonal across a batch (ours)
@@ -86,6 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"paper/{name}": row for name, row in ROWS.items()},
     **{f"stable/{name}": {**STABLE, **row} for name, row in ROWS.items()},
     "stable/DSM tuned": {**STABLE, "objective": "DSM", "sigma": 0.2},
+    "identity/SSM-VR": {**STABLE, "start": "identity", "objective": "SSM-VR"},
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
@@ -124,11 +127,7 @@ def run(config: Config, job: Job) -> Metrics:
     prepare = job.generator(1)
     valid = dequantise(parts.valid[: config.valid_points], prepare)
     test = dequantise(parts.test[: config.test_points], prepare)
-    flow = NICE(
-        parts.train.shape[1],
-        hidden=(config.width,) * config.num_hidden,
-        generator=job.generator(2, "cpu"),
-    ).to(job.device)
+    flow = make_flow(config, parts.train.shape[1], job).to(job.device)
     settings = _train_config(config, len(parts.train) // config.batch_size)
     folder = job.folder / "training"
     diverged = None
@@ -163,6 +162,26 @@ def load(config: Config, job: Job) -> datasets.Split:
         sizes = 8 * config.batch_size, config.valid_points, config.test_points
         return uniform_noise(sizes, config.synthetic_dim, job)
     return digits(config.dataset, 6_000, job)
+
+
+def make_flow(config: Config, dim: int, job: Job) -> NICE:
+    """The flow with initial weights drawn from the seed.
+
+    With ``start="identity"`` every coupling adds zero at first, so that all seeds begin with the
+    same density, the standard normal.
+
+    Raises:
+        ValueError: if the start is unknown.
+    """
+    check_choice(config.start, "start", ("default", "identity"), '"default" is as published')
+    hidden = (config.width,) * config.num_hidden
+    flow = NICE(dim, hidden=hidden, generator=job.generator(2, "cpu"))
+    if config.start == "identity":
+        for network in flow.shifts:
+            last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
+            for p in last.parameters():
+                nn.init.zeros_(p)
+    return flow
 
 
 def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:

@@ -64,6 +64,18 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
         assert resumed[name] == whole[name]
 
 
+def test_the_identity_is_the_same_for_all_seeds(tmp_path: Path) -> None:
+    x = torch.randn(5, 6)
+    for seed in (0, 1):
+        at = replace(job(tmp_path), seed=seed)
+        z, _ = nice_mnist.make_flow(replace(SMALL, start="identity"), 6, at).transform(x)
+        assert torch.equal(z.sort(1).values, x.sort(1).values)
+        z, _ = nice_mnist.make_flow(SMALL, 6, at).transform(x)
+        assert not torch.allclose(z.sort(1).values, x.sort(1).values)
+    with pytest.raises(ValueError, match="start must be"):
+        nice_mnist.make_flow(replace(SMALL, start="zero"), 6, job(tmp_path))
+
+
 def test_divergence_is_a_result(tmp_path: Path) -> None:
     metrics = run(replace(SMALL, lr=1e30, epochs=4), job(tmp_path))
     assert 1 < metrics["diverged_at_step"] < 5
