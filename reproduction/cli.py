@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reproduction import EXPERIMENTS, report, run, workers
+from reproduction import EXPERIMENTS, page, queue, report, run, workers
 from reproduction.experiment import Experiment, Run
 from reproduction.seeds import read_seeds
+from scorematching._files import check_writable, write_atomically
 from scorematching.cli import DataDir, make_app, run_app
 from scorematching.cluster import Resources
+
+DOCS = Path(__file__).parents[1] / "docs" / "reproduction"
 
 app = make_app("python -m reproduction", "The experiments of Song, Garg, Shi and Ermon (2019).")
 
@@ -40,6 +44,9 @@ Retries = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU if there is one.")]
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs, or their results.json; newest last.")
+]
+Unfinished = Annotated[
+    bool, typer.Option("--unfinished", help="With runs that were cut, at the stage they reached.")
 ]
 ReportOut = Annotated[Path | None, typer.Option(help="Where to write; default: beside the first.")]
 
@@ -88,9 +95,12 @@ for _name, _experiment in EXPERIMENTS.items():
 
 
 @app.command("report", epilog="Example: python -m reproduction report runs/table-nice")
-def report_of(folders: Folders, out: ReportOut = None) -> None:
+def report_of(folders: Folders, out: ReportOut = None, unfinished: Unfinished = False) -> None:
     """Write one report of all runs in some folders: table, pictures, commands."""
-    runs = [found for folder in folders for found in run.read_all(folder)]
+    runs = []
+    for folder in folders:
+        runs += run.read_unfinished(EXPERIMENTS, folder) if unfinished else []
+        runs += run.read_all(folder)
     if not runs:
         raise ValueError(
             f"folders must hold finished runs, got none in {', '.join(map(str, folders))}; "
@@ -107,6 +117,32 @@ def report_of(folders: Folders, out: ReportOut = None) -> None:
     for folder in folders:
         report.copy_pictures(folder, target)
     _show_report(experiment, ordered, target)
+
+
+@app.command("queue", epilog="Example: python -m reproduction queue tonight.toml --seconds 3600")
+def queue_of(
+    file: Annotated[Path, typer.Argument(help="A list of runs; see reproduction/queue.py.")],
+    seconds: Annotated[float, typer.Option(min=0, help="Time after which runs are interrupted.")],
+    smoke: Smoke = False,
+    out: Out = Path("runs"),
+    num_workers: Workers = 1,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Do runs of several experiments in order, until the time is up."""
+    end = time.time() + seconds
+    request = run.Request(smoke=smoke, out=out, device=device, data_dir=data_dir)
+    items = queue.plan_queue(queue.read_queue(file), EXPERIMENTS, request, end)
+    typer.echo(f"{len(items)} runs to do")
+    queue.run_queue(items, num_workers, end, typer.echo)
+
+
+@app.command("page", epilog="Example: python -m reproduction page")
+def page_of(docs: Annotated[Path, typer.Option(help="Folder of all reports.")] = DOCS) -> None:
+    """Write the page about all experiments from the committed results of each."""
+    check_writable(docs / "README.md", "--docs")
+    write_atomically(docs / "README.md", page.make_page(EXPERIMENTS, docs).encode())
+    typer.echo(f"written: {docs / 'README.md'}")
 
 
 def _show_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> None:

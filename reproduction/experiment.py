@@ -91,6 +91,9 @@ class Experiment:
         columns: heading of each metric in the report.
         plot: writes pictures of finished runs into a folder.
         notes: sentences of the report with computed numbers.
+        reached: where a run ended that ended early, such as "40000 of 100000 iterations"; empty if
+            it ran to the end.
+        unfinished: metrics in the folder of a run that was cut, if it has any.
     """
 
     name: str
@@ -102,6 +105,8 @@ class Experiment:
     columns: Mapping[str, str]
     plot: Callable[[Sequence[Run], Path], list[Path]] | None = None
     notes: Callable[[Sequence[Run]], list[str]] | None = field(default=None)
+    reached: Callable[[Run], str] | None = None
+    unfinished: Callable[[Path], Metrics | None] | None = None
 
     def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
         """The settings of a variant.

@@ -13,7 +13,9 @@ METHODS = tuple(name for name in NAMES if name != "MLE")
 """The objectives for unnormalised densities, in the paper's order."""
 
 
-def objective(name: str, sigma: float = 0.1, balanced: bool = False) -> Objective:
+def objective(
+    name: str, sigma: float = 0.1, balanced: bool = False, projections: int = 1
+) -> Objective:
     """An objective by name.
 
     Args:
@@ -21,6 +23,7 @@ def objective(name: str, sigma: float = 0.1, balanced: bool = False) -> Objectiv
         sigma: noise of "DSM".
         balanced: for sliced objectives, directions that are orthogonal across the batch; the
             paper's are independent.
+        projections: directions of each point, for sliced objectives.
 
     Raises:
         ValueError: if the name is unknown.
@@ -30,8 +33,8 @@ def objective(name: str, sigma: float = 0.1, balanced: bool = False) -> Objectiv
     signs = Rademacher(balanced=balanced)
     settings: dict[str, dict[str, Any]] = {
         "DSM": {"sigma": sigma},
-        "SSM": {"projection": signs},
-        "SSM-VR": {"projection": signs},
+        "SSM": {"projection": signs, "num_projections": projections},
+        "SSM-VR": {"projection": signs, "num_projections": projections},
     }
     make: Callable[..., Objective] = NAMES[name]
     return make(**settings.get(name, {}))

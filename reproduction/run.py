@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from scorematching._files import check_writable, write_atomically
 from scorematching.cluster import Resources, run_tasks
 from scorematching.training.lock import locked
 
-RUN, LOCK = "run.json", "run.lock"
+RUN, BEGUN, LOCK = "run.json", "begun.json", "run.lock"
 EXECUTORS = ("local", "ray")
 
 T = TypeVar("T")
@@ -221,14 +221,13 @@ def do(task: Task) -> Run:
 
 def _do(task: Task) -> Run:
     began = time.perf_counter()
-    metrics = task.experiment.run(task.config, task.job)
     run = Run(
         experiment=task.experiment.name,
         variant=task.job.variant,
         seed=task.job.seed,
         config=as_numbers(task.config),
-        metrics=metrics,
-        seconds=round(time.perf_counter() - began, 2),
+        metrics={},
+        seconds=0.0,
         device=device_name(task.job.device.type),
         versions=versions(),
         commit=commit(),
@@ -236,8 +235,36 @@ def _do(task: Task) -> Run:
         date=now(),
         smoke=task.smoke,
     )
-    write_atomically(task.job.folder / RUN, json.dumps(asdict(run), indent=1).encode())
+    _write(task.job.folder / BEGUN, run)
+    metrics = task.experiment.run(task.config, task.job)
+    seconds = round(time.perf_counter() - began, 2)
+    run = replace(run, metrics=metrics, seconds=seconds, date=now())
+    _write(task.job.folder / RUN, run)
+    (task.job.folder / BEGUN).unlink()
     return run
+
+
+def _write(path: Path, run: Run) -> None:
+    write_atomically(path, json.dumps(asdict(run), indent=1).encode())
+
+
+def read_unfinished(experiments: Mapping[str, Experiment], folder: Path) -> list[Run]:
+    """Runs below a folder that were cut, with what they have measured so far.
+
+    Args:
+        experiments: by name; runs of those that measure nothing on the way are left out.
+        folder: of runs; a file has none.
+    """
+    found = []
+    for path in sorted(folder.rglob(BEGUN)):
+        run = read(path)
+        experiment = experiments.get(run.experiment)
+        if (path.parent / RUN).exists() or experiment is None or experiment.unfinished is None:
+            continue
+        metrics = experiment.unfinished(path.parent)
+        if metrics is not None:
+            found.append(replace(run, metrics=metrics))
+    return found
 
 
 def command(task: Task) -> str:

@@ -34,6 +34,22 @@ def read_seeds(text: str) -> list[int]:
     return seeds
 
 
+def write_seeds(seeds: Sequence[int]) -> str:
+    """Seeds as text that `read_seeds` reads, in order and each once.
+
+    Example:
+        >>> write_seeds([7, 0, 2, 1, 1])
+        '0-2,7'
+    """
+    ranges: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if ranges and seed == ranges[-1][-1] + 1:
+            ranges[-1].append(seed)
+        else:
+            ranges.append([seed])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges)
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Refuse no seeds, a seed twice, and seeds that some generator does not take.
 

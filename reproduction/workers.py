@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
 
 def in_processes(
     function: Callable[[Task], Any], tasks: Sequence[Task], workers: int
-) -> Iterator[tuple[Task, Outcome]]:
+) -> Generator[tuple[Task, Outcome], None, None]:
     """Call a function for every task, in several processes of one thread each.
 
     Ctrl-C interrupts the tasks that are being done, each of which may write a checkpoint, and no
@@ -63,7 +63,7 @@ def in_processes(
         try:
             for done in as_completed(waiting):
                 yield waiting[done], attempt(done.result)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):  # here, or where the outcomes are used
             _interrupt_children()
             raise
         finally:

@@ -23,14 +23,17 @@ from reproduction.autoencoders.training import (
     EVALUATION,
     RECONSTRUCTIONS,
     SAMPLES,
+    STAGES,
     WEIGHTS,
     Settings,
     needs_network,
     progress_of,
+    reached,
     sample_figures,
     train_model,
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
+from reproduction.files import read_json
 from reproduction.images import split_images
 from reproduction.pictures import save_pairs, save_sheet
 from scorematching import datasets
@@ -61,6 +64,8 @@ class Config(Settings):
     reference_images: int | None = None  # to compare samples with; None is all of the 20 %
     fid_batch: int = 250  # images at a time (ours)
     features: str = "inception"  # or "pixels", means of coarse cells, for smoke tests
+    precision: str = "bf16"  # of products (ours: theirs are float32); weights are float32
+    channels_last: bool = True  # order of pixels in memory, which GPUs prefer (ours)
     synthetic_images: int = 200  # of the smoke test's data
 
 
@@ -112,22 +117,39 @@ def run(config: Config, job: Job) -> Metrics:
         due = since >= 0 and since % config.fid_every == 0
         return found | (judge(model) if due or iterations == config.iterations else {})
 
-    seen = train_model(model, parts.train, dequantise, config, job, evaluate)
+    seen = train_model(model, parts.train, _transform(config), config, job, evaluate)
     last = seen["stages"].get(str(seen["iterations"]), {})
     if "fid" not in last:  # the run ended before its time
         last |= judge(model)
     _draw_sheets(model, parts.test, job)
-    stages = seen["stages"].items()
     return {
-        **{f"fid_{mark}": stage["fid"] for mark, stage in stages if "fid" in stage},
-        "fid": last["fid"],
-        "kid": last["kid"],
-        "kid_se": last["kid_se"],
+        **metrics_of(seen),
+        **{name: last[name] for name in ("fid", "kid", "kid_se")},
         "fid_images": len(judge.images),
         "valid_reconstruction": reconstruction(model, parts.valid, job),
+    }
+
+
+def metrics_of(seen: Metrics) -> Metrics:
+    """What the stages of a run have measured, whether it is finished or not."""
+    measured = {mark: stage for mark, stage in seen["stages"].items() if "fid" in stage}
+    return {
+        **{f"fid_{mark}": stage["fid"] for mark, stage in measured.items()},
+        **{f"kid_{mark}": stage["kid"] for mark, stage in measured.items()},
+        **{f"kid_{mark}_se": stage["kid_se"] for mark, stage in measured.items()},
         **progress_of(seen),
         "stages": seen["stages"],
     }
+
+
+def unfinished(folder: Path) -> Metrics | None:
+    """Metrics of a run that was cut; None before its first stage."""
+    path = folder / STAGES
+    seen = read_json(path) if path.exists() else {"stages": {}}
+    if not seen["stages"]:
+        return None
+    last = [stage for stage in seen["stages"].values() if "fid" in stage][-1:]
+    return {**metrics_of(seen), **(last[0] if last else {})}
 
 
 def load(config: Config, job: Job) -> datasets.Split:
@@ -158,6 +180,17 @@ def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return scale(pixels) + (2 * u - 1) / 256
 
 
+def _transform(config: Config) -> Callable[[Tensor, torch.Generator], Tensor]:
+    """`dequantise`, in the order in memory that the networks have."""
+    if not config.channels_last:
+        return dequantise
+
+    def prepare(pixels: Tensor, generator: torch.Generator) -> Tensor:
+        return dequantise(pixels, generator).contiguous(memory_format=torch.channels_last)
+
+    return prepare
+
+
 def make_model(config: Config, job: Job) -> VAE | ImplicitVAE | WAE:
     """The model of a row, with initial weights drawn from the seed."""
     sizes = {"latent_dim": config.latent_dim, "size": config.size, "width": config.width}
@@ -175,6 +208,8 @@ def make_model(config: Config, job: Job) -> VAE | ImplicitVAE | WAE:
         model = make_implicit_vae(with_score_network=network, **shared)
     else:
         model = make_wae(with_score_network=network, lam=config.lam, **shared)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.to(job.device)
 
 
@@ -247,20 +282,17 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Sentences about the distances, and about runs that ended early."""
+    """Sentences about the distances."""
     found = [
         "Distances are in features of the Inception network of 2015; the paper's are in features "
         "of another network, that of torchvision, and cannot be compared number by number.",
-        f"Samples are compared with {runs[0].metrics['fid_images']} held-out images; the paper "
-        "has 10,100 of a larger data set.",
     ]
-    for run in runs:
-        if run.metrics["iterations"] < run.config["iterations"]:
-            found.append(
-                f"{run.variant} (seed {run.seed}) ended after {run.metrics['iterations']} of "
-                f"{run.config['iterations']} iterations, with a distance of "
-                f"{run.metrics['fid']:.1f}."
-            )
+    images = {run.metrics["fid_images"] for run in runs if "fid_images" in run.metrics}
+    if images:
+        found.append(
+            f"Samples are compared with {', '.join(map(str, sorted(images)))} held-out images; the "
+            "paper has 10,100 of a larger data set."
+        )
     return found
 
 
@@ -273,11 +305,13 @@ EXPERIMENT = Experiment(
     run=run,
     columns={
         **{f"fid_{mark}": f"FID at {mark // 1000}k" for mark in MARKS},
-        "kid": "KID",
+        **{f"kid_{mark}": f"KID at {mark // 1000}k" for mark in MARKS},
         "valid_reconstruction": "held-out error",
         "iterations": "iterations",
         "ms_per_iteration": "ms per iteration",
     },
     plot=plot,
     notes=notes,
+    reached=reached,
+    unfinished=unfinished,
 )

@@ -113,6 +113,24 @@ class ConditionalConv(nn.Module):
             )
 
 
+class FullPrecision(nn.Module):
+    """A layer in the precision of its weights, whatever the mixed precision of the others.
+
+    In bf16, numbers near one differ by 0.008: too coarse for latents whose score is estimated.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        """Keep the layer."""
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The layer's output."""
+        with torch.autocast(h.device.type, enabled=False):
+            output: Tensor = self.layer(h.to(next(self.layer.parameters()).dtype))
+        return output
+
+
 def make_encoder(
     outputs: int,
     channels: int,
@@ -131,7 +149,7 @@ def make_encoder(
         layers.pop()
     features = 8 * width * (size // 16) ** 2
     layers += [nn.Flatten(), linear(features, 512, generator), activation()]
-    return nn.Sequential(*layers, linear(512, outputs, generator))
+    return nn.Sequential(*layers, FullPrecision(linear(512, outputs, generator)))
 
 
 def make_decoder(

@@ -27,6 +27,7 @@ from reproduction.autoencoders.training import (
     Settings,
     needs_network,
     progress_of,
+    reached,
     sample_figures,
     train_model,
 )
@@ -264,15 +265,8 @@ def _curves(runs: Sequence[Run], folder: Path) -> Path:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Sentences about runs that ended early, and about the accuracy of the estimates."""
+    """Sentences about the accuracy of the estimates."""
     found = []
-    for run in runs:
-        metrics = run.metrics
-        if metrics["iterations"] < run.config["iterations"]:
-            found.append(
-                f"{run.variant} (seed {run.seed}) ended after {metrics['iterations']} of "
-                f"{run.config['iterations']} iterations."
-            )
     gaps = [run.metrics["bracket_gap"] for run in runs]
     found.append(
         f"On {runs[0].config['bracket_images']} simulated images the bounds from below and above "
@@ -302,4 +296,5 @@ EXPERIMENT = Experiment(
     },
     plot=plot,
     notes=notes,
+    reached=reached,
 )

@@ -161,6 +161,11 @@ def optimizer_for(config: Settings, model: Any) -> Callable[..., torch.optim.Opt
     return make
 
 
+def _nothing() -> Metrics:
+    """Results before the first stage."""
+    return {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
+
+
 class Stages(Callback):
     """Evaluates the model after every stage, and stops the run when its time is up.
 
@@ -177,12 +182,15 @@ class Stages(Callback):
     def __init__(self, path: Path, config: Settings, evaluate: Callable[[int], Metrics]) -> None:
         """Read the results of earlier stages."""
         self.path, self.config, self.evaluate = path, config, evaluate
-        self.found: Metrics = {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
-        if path.exists():
-            self.found = read_json(path)
+        self.found = read_json(path) if path.exists() else _nothing()
 
     def on_start(self, state: TrainState) -> None:
-        """A run may have been interrupted between a checkpoint and its evaluation."""
+        """A run may have been interrupted between a checkpoint and its evaluation.
+
+        Results without a checkpoint are of an earlier run, whose weights are lost.
+        """
+        if state.step == 0:
+            self.found = _nothing()
         self.on_step(state)
 
     def on_step(self, state: TrainState) -> None:
@@ -280,6 +288,12 @@ def progress_of(seen: Metrics) -> Metrics:
 
 
 # Reports.
+
+
+def reached(run: Run) -> str:
+    """Where a run ended before the iterations of the paper."""
+    done, usual = run.metrics["iterations"], Settings.iterations
+    return f"{done} of {usual} iterations" if done < usual and not run.smoke else ""
 
 
 def sample_figures(runs: Sequence[Run], folder: Path, column: Callable[[Run], str]) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from reproduction.objectives import METHODS, objective
 from scorematching._files import write_atomically
 from scorematching.datasets import Dequantise, Split, Whiten, drop_correlated, load, paper_split
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
-from scorematching.errors import DivergedError
+from scorematching.errors import DivergedError, FolderInUseError
 from scorematching.estimators.deep_kernel import DeepKernelConfig, DeepKernelFit, fit_dkef
 from scorematching.evaluation import importance_log_z, log_likelihood, score_matching_loss
 from scorematching.models import DKEF
+from scorematching.training.lock import locked
 
 TABLES = ("parkinsons", "redwine", "whitewine")
 
@@ -186,14 +188,19 @@ def choose_sigma(config: Config, job: Job) -> float:
     """The sigma of the grid with the least mean validation SM loss; or ``config.sigma``.
 
     All runs of a variant share one grid of 17 values and two seeds. Each of its models writes its
-    loss to a file beside the runs; parallel runs start at different places of the grid and reuse
-    each other's files.
+    loss to a file beside the runs. Parallel runs each train models that no other is training, and
+    read the others' files.
     """
     if config.sigma != "grid":
         return float(config.sigma)
     cells = [(sigma, seed) for sigma in SIGMAS for seed in range(config.grid_seeds)]
-    start = job.seed * 7 % len(cells)
-    found = {cell: _grid_loss(config, job, *cell) for cell in cells[start:] + cells[:start]}
+    found: dict[tuple[float, int], float] = {}
+    while len(found) < len(cells):
+        done = len(found)
+        for cell in cells:
+            loss = None if cell in found else _grid_loss(config, job, *cell)
+            found |= {} if loss is None else {cell: loss}
+        time.sleep(1.0 if len(found) == done else 0.0)  # other processes train the rest
     means = {
         sigma: sum(found[sigma, seed] for seed in range(config.grid_seeds)) / config.grid_seeds
         for sigma in SIGMAS
@@ -203,22 +210,30 @@ def choose_sigma(config: Config, job: Job) -> float:
     return best
 
 
-def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float:
-    """Validation SM loss of one model of the grid; infinite if training diverged."""
+def _grid_loss(config: Config, job: Job, sigma: float, seed: int) -> float | None:
+    """Validation SM loss of one model of the grid; None if another process is training it."""
     path = job.folder.parent / "sigma" / f"sigma-{sigma}-seed-{seed}.json"
-    settings = asdict(config)
-    if path.exists():
-        known = read_json(path)
-        if known["config"] == settings:
-            return float(known["valid_sm"])
-    job = replace(job, seed=seed, progress=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(path.parent, path.with_suffix(".lock").name):
+            if path.exists():
+                known = read_json(path)
+                if known["config"] == asdict(config):
+                    return float(known["valid_sm"])
+            loss = _train_for_grid(config, replace(job, seed=seed, progress=False), sigma)
+            _share(path, {"valid_sm": loss, "config": asdict(config)})
+            return loss
+    except FolderInUseError:
+        return None
+
+
+def _train_for_grid(config: Config, job: Job, sigma: float) -> float:
+    """Validation SM loss of a new model; infinite if training diverged."""
     x = prepare(config, job)
     steps = config.steps if config.grid_steps is None else config.grid_steps
     model, fit = train_model(replace(config, steps=steps), job, x, sigma, None)
     loss = score_matching_loss(model, x.valid).mean if fit else math.inf
-    loss = loss if math.isfinite(loss) else math.inf
-    _share(path, {"valid_sm": loss, "config": settings})
-    return loss
+    return loss if math.isfinite(loss) else math.inf
 
 
 def _share(path: Path, content: Any) -> None:

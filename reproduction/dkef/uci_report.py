@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,21 @@ def write_notes(runs: Sequence[Run]) -> list[str]:
             for other in ("SM", "SSM", "CP")
             for note in _difference(mine, table, metric, name, other)
         ]
+        notes += _medians(mine, table)
         sigmas = sorted({run.metrics["sigma"] for run in mine if run.metrics.get("sigma")})
         notes += [f"{table}: DSM with sigma {', '.join(map(str, sigmas))}."] if sigmas else []
     return notes
+
+
+def _medians(runs: Sequence[Run], table: str) -> list[str]:
+    """Medians over seeds, which a single failed run does not move."""
+    values = {method: _values(runs, "test_sm", method) for method in METHODS}
+    found = [
+        f"{method} {statistics.median(by_seed.values()):.3g}"
+        for method, by_seed in values.items()
+        if by_seed
+    ]
+    return [f"{table}: medians of the test SM loss: {', '.join(found)}."]
 
 
 def _difference(
@@ -101,7 +114,8 @@ def _difference(
         mean, error = mean_and_error([a[seed] - b[seed] for seed in seeds])
         spread = "" if error is None else f" ± {error:.3g}"
         difference = f"{table}: test {name} of SSM-VR minus {other}"
-        yield f"{difference}: {mean:.3g}{spread} ({len(seeds)} seeds)."
+        plural = "seed" if len(seeds) == 1 else "seeds"
+        yield f"{difference}: {mean:.3g}{spread} ({len(seeds)} {plural})."
 
 
 def _tables(runs: Sequence[Run]) -> list[str]:

@@ -64,6 +64,18 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
         assert resumed[name] == whole[name]
 
 
+def test_the_identity_is_the_same_for_all_seeds(tmp_path: Path) -> None:
+    x = torch.randn(5, 6)
+    for seed in (0, 1):
+        at = replace(job(tmp_path), seed=seed)
+        z, _ = nice_mnist.make_flow(replace(SMALL, start="identity"), 6, at).transform(x)
+        assert torch.equal(z.sort(1).values, x.sort(1).values)
+        z, _ = nice_mnist.make_flow(SMALL, 6, at).transform(x)
+        assert not torch.allclose(z.sort(1).values, x.sort(1).values)
+    with pytest.raises(ValueError, match="start must be"):
+        nice_mnist.make_flow(replace(SMALL, start="zero"), 6, job(tmp_path))
+
+
 def test_divergence_is_a_result(tmp_path: Path) -> None:
     metrics = run(replace(SMALL, lr=1e30, epochs=4), job(tmp_path))
     assert 1 < metrics["diverged_at_step"] < 5
@@ -83,3 +95,17 @@ def test_mnist_is_split_as_published() -> None:
     parts = nice_mnist.load(Config(), job(Path()))
     assert [len(part) for part in parts] == [54_000, 6_000, 10_000]
     assert all(part.min() >= 0 and part.max() <= 1 for part in parts)
+
+
+@pytest.mark.data
+def test_three_in_five_coordinates_lie_on_the_bound() -> None:
+    """A dark pixel is clipped with probability (1 + 0.512) / 2; the page about it says so."""
+    dark = dequantise(torch.zeros(100_000, 1), torch.Generator().manual_seed(0))
+    share = (dark == dark.min()).double().mean().item()
+    assert abs(share - 0.756) < 4 * (0.756 * 0.244 / 100_000) ** 0.5
+    if not datasets.is_at_hand("mnist"):
+        pytest.skip("MNIST is not at hand; set SCOREMATCHING_DATA")
+    images = datasets.load("mnist", dtype=torch.float32).x[:2000].flatten(1)
+    points = dequantise(images, torch.Generator().manual_seed(0))
+    bound = torch.tensor(1e-3).logit()
+    assert 0.59 < torch.isclose(points, bound, rtol=0, atol=1e-5).double().mean().item() < 0.63

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from reproduction import EXPERIMENTS
+from reproduction.experiment import Run
 from reproduction.report import (
     as_markdown,
     copy_pictures,
+    differences,
     in_order,
     mean_and_error,
     paper_rows,
@@ -21,6 +25,8 @@ from reproduction.report import (
 )
 from reproduction.run import Request, read_all, reproduce
 from tests.reproduction.toy import TOY
+
+DOCS = Path(__file__).parents[2] / "docs" / "reproduction"
 
 
 @pytest.fixture
@@ -37,7 +43,9 @@ def test_the_error_is_that_of_the_mean() -> None:
 
 
 def test_a_single_run_shows_its_own_error(runs: list) -> None:
-    assert summary(runs[:1], "mean").endswith("± 0.25")
+    """In brackets, since it is over test points and not over seeds."""
+    assert summary(runs[:1], "mean").endswith(" [± 0.25]")
+    assert "[" not in summary(runs, "mean")
 
 
 def test_missing_numbers_are_counted(runs: list) -> None:
@@ -57,9 +65,14 @@ def test_digits_follow_the_error(runs: list) -> None:
 def test_the_report_is_whole(runs: list, tmp_path: Path) -> None:
     files = write_report(TOY, runs, tmp_path / "report")
     text = files[0].read_text()
-    for part in ("# toy", "over seeds; seeds 0, 1, 2", "- 3 runs in all.", "![toy](toy.png)"):
+    for part in (
+        "# toy",
+        "standard error over seeds. Seeds 0-2;",
+        "- 3 runs in all.",
+        "![toy](toy.png)",
+    ):
         assert part in text
-    assert text.count("python -m reproduction toy") == 3
+    assert "python -m reproduction toy --only 'low' --seeds 0-2 --device cpu" in text
     assert read_all(files[1]) == runs
 
 
@@ -84,6 +97,57 @@ def test_pictures_of_runs_are_taken_along(tmp_path: Path) -> None:
     assert not target.exists()
     copy_pictures(source, target)
     assert (target / sheet).read_bytes() == b"picture"
+
+
+def test_pictures_of_one_seed_are_enough(tmp_path: Path) -> None:
+    source, target = tmp_path / "runs", tmp_path / "docs"
+    for seed in (0, 1):
+        folder = source / f"VAE/SSM/seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "samples.png").write_bytes(b"picture")
+        (folder / "run.json").write_text("{}")
+    copy_pictures(source, target)
+    copy_pictures(source, target)
+    assert [path.parent.name for path in target.rglob("*.png")] == ["seed-0"]
+
+
+def test_runs_that_ended_early_say_where(runs: list) -> None:
+    cut = replace(TOY, reached=lambda run: "3 of 9 steps" if run.seed == 1 else "")
+    assert "| low, 3 of 9 steps | 3 |" in table(cut, runs)
+    assert "| low | 1 |" in table(cut, runs[:1])
+
+
+def test_what_differs_from_the_paper_is_said() -> None:
+    nice, several = EXPERIMENTS["table-nice"], []
+    for seed, loss in enumerate((-8000.0, -8100.0, -8300.0)):
+        metrics = {"test_sm": loss, "test_ll": -3355.0 + seed - 1}
+        several.append(Run("table-nice", "stable/SSM-VR", seed, {}, metrics, 1, "", {}, "", "", ""))
+    assert differences(nice, several) == []  # the mean is 1 error away
+    lower = [replace(run, metrics={"test_sm": run.metrics["test_sm"] - 300}) for run in several]
+    (sentence,) = differences(nice, lower)
+    assert sentence.startswith("stable/SSM-VR, SM loss: -8433 ± 88 over 3 seeds, 4.3 errors below")
+    assert differences(nice, lower[:1]) == []  # one seed has no error over seeds
+
+
+def test_rows_and_columns_can_be_chosen(runs: list) -> None:
+    nice = EXPERIMENTS["table-nice"]
+    found = read_all(DOCS / "table-nice" / "results.json")
+    lines = table(nice, found, "stable/*", ["test_sm"]).splitlines()
+    assert lines[0] == "|  | seeds | SM loss | paper |"
+    assert all(line.startswith("| stable/") for line in lines[2:])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_committed_reports_are_made_of_committed_numbers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte; pictures depend on the version of matplotlib and are only named."""
+    folder = tmp_path / name
+    shutil.copytree(DOCS / name, folder)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: None)
+    runs = in_order(EXPERIMENTS[name], read_all(folder / "results.json"))
+    for file in write_report(EXPERIMENTS[name], runs, folder):
+        assert file.read_bytes() == (DOCS / name / file.name).read_bytes(), file.name
 
 
 def test_rehearsals_are_marked(runs: list) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reproduction.run import Request
-from reproduction.seeds import MAX_COUNT, MAX_SEED, read_seeds
+from reproduction.seeds import MAX_COUNT, MAX_SEED, read_seeds, write_seeds
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_mistakes_are_refused(text: str, message: str) -> None:
 def test_requests_refuse_them_too(seeds: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="seeds must"):
         Request(seeds=seeds)
+
+
+@pytest.mark.parametrize("seeds", [[0], [3, 1, 2], [0, 2, 4], [5, 6, 9, 10, 11, 20]])
+def test_written_seeds_are_read_again(seeds: list[int]) -> None:
+    assert read_seeds(write_seeds(seeds)) == sorted(seeds)

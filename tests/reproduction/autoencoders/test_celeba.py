@@ -25,7 +25,7 @@ from reproduction.autoencoders.celeba import (
 )
 from reproduction.experiment import Job
 from reproduction.report import paper_rows, table
-from reproduction.run import Request, reproduce
+from reproduction.run import Request, read_all, read_unfinished, reproduce
 from scorematching import datasets
 from scorematching.evaluation import frechet_distance
 from scorematching.models import VAE, WAE, ImplicitVAE
@@ -85,7 +85,7 @@ def test_a_rehearsal_measures_everything(rehearsal: Any) -> None:
 
 def test_paper_s_numbers_stand_beside_ours(rehearsal: Any) -> None:
     lines = table(EXPERIMENT, rehearsal[0]).splitlines()
-    assert lines[0].startswith("|  | runs | FID at 10k | paper | FID at 40k | paper |")
+    assert lines[0].startswith("|  | seeds | FID at 10k | paper | FID at 40k | paper |")
     assert lines[2].split(" | ")[3:10:2] == ["96.20", "73.70", "69.42", "66.32"]
 
 
@@ -108,6 +108,61 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
     assert len(calls) == 3  # what was seen before the break is not looked at again
     for name in ("fid_2", "fid_4", "kid", "valid_reconstruction"):
         assert resumed[name] == whole[name]
+
+
+def test_a_cut_run_is_reported_at_its_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut in its second stage, it has the distances of the first; finished, it has its own."""
+    real, calls = SampleDistances.__call__, []
+
+    def break_once(self: SampleDistances, model: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, model)
+
+    monkeypatch.setattr(SampleDistances, "__call__", break_once)
+    request = Request(only=("WAE/SSM",), smoke=True, out=tmp_path, device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(EXPERIMENT, request)
+    experiments = {EXPERIMENT.name: EXPERIMENT}
+    (cut,) = read_unfinished(experiments, tmp_path)
+    assert cut.metrics["iterations"] == 2 and cut.metrics["fid"] == cut.metrics["fid_2"]
+    assert "fid_4" not in cut.metrics and read_all(tmp_path) == []
+    (whole,) = reproduce(EXPERIMENT, request)
+    assert whole.metrics["fid_2"] == cut.metrics["fid_2"]
+    assert read_unfinished(experiments, tmp_path) == []
+
+
+@pytest.mark.parametrize("variant", ["VAE/ELBO", "VAE/SSM", "WAE/SSM"])
+def test_the_order_of_pixels_in_memory_changes_nothing(variant: str, tmp_path: Path) -> None:
+    """In float32, but for the order of sums; and weights stay in float32 with bf16."""
+    losses = {}
+    for last in (True, False):
+        settings = {"channels_last": last, "precision": "float32"}
+        config = EXPERIMENT.settings(variant, settings, smoke=True)
+        found = run(config, job(tmp_path / str(last), variant))
+        losses[last] = [stage["loss"] for stage in found["stages"].values()]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+    model = autoencoders_celeba.make_model(
+        EXPERIMENT.settings(variant, {}, smoke=True), job(tmp_path)
+    )
+    convolutions = [p for p in model.parameters() if p.ndim == 4 and p.shape[1] > 1]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in convolutions)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_latents_have_full_precision(tmp_path: Path) -> None:
+    """Half of the latents would be equal in bf16, which kernel estimators refuse."""
+    model: Any = autoencoders_celeba.make_model(
+        EXPERIMENT.settings("VAE/Stein", {}, smoke=True), job(tmp_path)
+    )
+    x, generator = torch.zeros(4, 3, 16, 16), torch.Generator().manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = model.encode(x, generator)
+    assert z.dtype == torch.float32
+    assert not torch.equal(z, z.bfloat16().float())
 
 
 def test_a_run_that_ends_early_has_a_distance(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from reproduction.objectives import METHODS
 from scorematching.distributions import Gaussian
 from scorematching.errors import DivergedError
 from scorematching.models import DKEF
+from scorematching.training.lock import locked
 from tests.tolerances import ROUTES
 
 CPU = torch.device("cpu")
@@ -166,6 +168,24 @@ class TestGrid:
 
         monkeypatch.setattr(dkef_uci, "train_model", train_model)
         assert dkef_uci.choose_sigma(replace(SMOKE, objective="DSM"), job(tmp_path)) == 1.28
+
+    def test_a_model_that_another_process_trains_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The other process writes its loss, the least of all, while this one waits."""
+        config = Config(objective="DSM")
+        cells = [(sigma, seed) for sigma in SIGMAS for seed in (0, 1)]
+        self.plant(tmp_path, config, {cell: -1.0 for cell in cells if cell != (0.24, 1)})
+        monkeypatch.setattr(dkef_uci, "train_model", None)  # would fail if it were called
+        other = ExitStack()
+        other.enter_context(locked(tmp_path / "sigma", "sigma-0.24-seed-1.lock"))
+
+        def finish(_: float) -> None:
+            self.plant(tmp_path, config, {(0.24, 1): -5.0})
+            other.close()
+
+        monkeypatch.setattr(dkef_uci.time, "sleep", finish)
+        assert dkef_uci.choose_sigma(config, job(tmp_path)) == 0.24
 
     def test_a_number_needs_no_grid(self, tmp_path: Path) -> None:
         assert dkef_uci.choose_sigma(Config(sigma="0.16"), job(tmp_path)) == 0.16

@@ -1,0 +1,121 @@
+"""A list of runs is done in order, and cut runs go on where they were."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from reproduction import EXPERIMENTS
+from reproduction.queue import Entry, pack, plan_queue, read_queue, run_queue
+from reproduction.run import Request, read_all
+from scorematching.training import read_log
+from tests.reproduction.toy import TOY
+
+LIST = """
+[[runs]]
+experiment = "toy"
+only = ["high/*"]
+seeds = "1"
+set = {num = 2, limit = "none"}
+
+[[runs]]
+experiment = "toy"
+only = ["low", "high/*"]
+seeds = "0-1"
+seconds = 5
+set = {num = 2}
+"""
+
+
+def planned(path: Path, seconds: float, text: str = LIST) -> list:
+    file = path / "list.toml"
+    file.write_text(text)
+    request = Request(out=path, device="cpu")
+    return plan_queue(read_queue(file), {"toy": TOY}, request, time.time() + seconds)
+
+
+def test_the_order_is_that_of_entries_then_seeds(tmp_path: Path) -> None:
+    found = planned(tmp_path, 100)
+    names = [item.task.name for item in found]
+    assert names == ["high/more seed 1", "low seed 0", "high/more seed 0", "low seed 1"]
+    assert found[0].task.config.num == 2 and found[1].task.config.num == 2
+    assert found[0].latest - found[1].latest == pytest.approx(5, abs=0.1)
+
+
+def test_runs_are_done_once_and_in_time(tmp_path: Path) -> None:
+    """The second entry asks for more time than is left, so its runs are not begun."""
+    text = LIST.replace("seconds = 5", "seconds = 1000")
+    lines: list[str] = []
+    assert not run_queue(planned(tmp_path, 100, text), 1, time.time() + 100, lines.append)
+    assert [(run.variant, run.seed) for run in read_all(tmp_path)] == [("high/more", 1)]
+    assert sum("not begun" in line for line in lines) == 3
+    assert len(planned(tmp_path, 100, text.replace("[[runs]]", "[[before]]", 1))) == 3
+
+
+@pytest.mark.slow
+def test_a_cut_run_goes_on(tmp_path: Path) -> None:
+    """Interrupted while it trains, it has a checkpoint; the same list ends it."""
+    settings = {"epochs": 100_000, "validate_every": 100_000}
+    entry = Entry("table-nice", ("stable/SSM-VR",), settings=settings)
+    request = Request(out=tmp_path, device="cpu", smoke=True)
+
+    def steps() -> list[int]:
+        logs = [read_log(path) for path in tmp_path.rglob("log.jsonl")]
+        return [line["step"] for log in logs for line in log if line["event"] == "checkpoint"]
+
+    before: list[int] = []
+    for _ in range(2):
+        deadline = time.time() + 60
+        items = plan_queue([entry], EXPERIMENTS, request, deadline)
+        began = time.time()
+        assert not run_queue(items, 1, began + 12, lambda line: None)
+        assert time.time() - began < 30
+        assert steps() and steps()[: len(before)] == before and steps()[-1] > max(before, default=0)
+        before = steps()
+    assert not read_all(tmp_path)
+
+
+def test_what_is_packed_goes_on(tmp_path: Path) -> None:
+    """Results and pictures of finished runs, checkpoints of others unless they are too large."""
+    sizes = {
+        "a/seed-0/run.json": 5,
+        "a/seed-0/samples.png": 5,
+        "a/seed-0/training/checkpoint.pt": 5,
+        "a/seed-0/training/log.jsonl": 5,
+        "a/sigma/sigma-1.json": 5,
+        "b/seed-0/training/log.jsonl": 5,
+        "b/seed-0/training/checkpoint.pt": 50,
+        "c/seed-1/stages.json": 5,
+        "c/seed-1/training/checkpoint.pt": 500,
+        "c/seed-1/training/checkpoint.json": 5,
+    }
+    for name, size in sizes.items():
+        path = tmp_path / "runs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    left_out = pack(tmp_path / "runs", tmp_path / "runs.tar.gz", largest=100)
+    assert [path.parent.parent.name for path in left_out] == ["seed-1", "seed-1"]
+    with tarfile.open(tmp_path / "runs.tar.gz") as archive:
+        packed = set(archive.getnames())
+    without = {"a/seed-0/training/checkpoint.pt"} | {n for n in sizes if "c/seed-1/t" in n}
+    assert packed == set(sizes) - without
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold entries"),
+        ("runs = 3", "must hold entries"),
+        ("[[runs]]\nseeds = '0'", "'experiment'"),
+        ("[[runs]]\nexperiment = 'toy'\nsteps = 3", "unknown: steps"),
+        ("[[runs]]\nexperiment = 'table-x'", "experiment must be one of toy, got 'table-x'"),
+        ("[[runs]]\nexperiment = 'toy'\nseeds = 'x'", "seeds must look like"),
+        ("[[runs]]\nexperiment = 'toy'\nonly = ['x']", "--only must match a variant of toy"),
+    ],
+)
+def test_bad_lists_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        planned(tmp_path, 100, text)
