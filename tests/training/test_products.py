@@ -111,3 +111,27 @@ def test_products_with_many_rows_stay_as_they_are() -> None:
     assert merged(both, normal(2, 2), few, many[:-1]) == (2, 1)
     assert merged(gradient, few, many) == (2, 2)
     assert merged(gradient, few, many[:-1]) == (2, 1)
+
+
+@pytest.mark.parametrize("objective", [sm.DenoisingScoreMatching(0.1), sm.SlicedScoreMatchingVR()])
+def test_gradients_have_the_layout_of_parameters(objective: sm.Objective) -> None:
+    """Fused optimisers refuse others."""
+    model, x = MODELS["nice"](), normal(7, 4).float()
+    noise = objective.draw(x, torch.Generator().manual_seed(1))
+    names = [name for name, _ in model.named_parameters()]
+
+    def step(values: list[Tensor], x: Tensor, noise: Tensor) -> list[Tensor]:
+        leaves = [value.detach().requires_grad_() for value in values]
+        called = lambda x: functional_call(model, dict(zip(names, leaves)), (x,))  # noqa: E731
+        field = sm.LogDensityField(called, check_smoothness=False)
+        loss = objective.loss(field, x, noise).mean()
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return [g for g in grads if g is not None]
+
+    inputs = [p.detach() for p in model.parameters()], x, noise.as_subclass(Tensor)
+    graph = make_fx(step)(*inputs)
+    expected = graph(*inputs)
+    merge_products(graph)
+    for found, wanted in zip(graph(*inputs), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        assert found.is_contiguous()

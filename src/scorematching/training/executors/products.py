@@ -180,18 +180,22 @@ def _is_zero(node: Node) -> bool:
 
 
 def _merge_sum(graph: Graph, root: Node, terms: Sequence[Term]) -> None:
-    """Compute the terms ``a' b`` of a sum as one product and add the others."""
+    """Compute the terms ``a' b`` of a sum as one product and add the others.
+
+    Where only the transposed sum is read, that is computed, by ``b' a``: optimisers want gradients
+    with the memory layout of their parameters.
+    """
     products = [term for term in terms if term.a is not None]
     if len(products) < 2:
         return
-    a, b = ([term[i] for term in products] for i in (1, 2))
+    flipped = all(user.target is aten.t.default for user in root.users)
+    a, b = ([term[i] for term in products] for i in ((2, 1) if flipped else (1, 2)))
     left = graph.call_function(aten.t.default, (graph.call_function(aten.cat.default, (a, 0)),))
     total = graph.call_function(
         aten.mm.default, (left, graph.call_function(aten.cat.default, (b, 0)))
     )
-    for term in terms:
-        if term.a is None:
-            node, transposed = term.matrix
-            node = graph.call_function(aten.t.default, (node,)) if transposed else node
-            total = graph.call_function(aten.add.Tensor, (total, node))
-    root.replace_all_uses_with(total)
+    for node, transposed in [term.matrix for term in terms if term.a is None]:
+        added = graph.call_function(aten.t.default, (node,)) if transposed != flipped else node
+        total = graph.call_function(aten.add.Tensor, (total, added))
+    for read in list(root.users) if flipped else [root]:
+        read.replace_all_uses_with(total)
