@@ -33,6 +33,9 @@ PROGRAM = "python -m benchmarks.commits"
 TURN_SECONDS = 0.05
 """How long one turn lasts at least, in steps of the loss."""
 
+SHORT = 0.02
+"""Seconds of a step that can be repeated 64 times before it is timed."""
+
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
 """Settings of glibc's malloc. By default a process may give memory back to the system at every step
 and get it again by page faults; whether it does so depends on what it allocated before, and changes
@@ -77,6 +80,10 @@ def alternate(name: str, workers: tuple[Worker, Worker], rounds: int, seed: int)
     """Seconds per step of one loss by both versions, ``(rounds, 2)``."""
     shuffle = random.Random(seed)
     first = max(worker.seconds(name, 2) for worker in workers)
+    for (
+        worker
+    ) in workers:  # beyond the first checks of derivatives, which `benchmarks.checks` times
+        worker.seconds(name, 64 if first < SHORT else 15)
     steps = max(1, round(TURN_SECONDS / first))
     turns = np.empty((rounds, 2))
     for i in range(rounds):

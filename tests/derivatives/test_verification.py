@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -486,3 +487,27 @@ def test_checks_evaluate_few_points(net: Net) -> None:
     VR(field, x)  # the second use is checked too
     assert rows.count(500) == 1
     assert set(rows) - {500} == {verification.NUM_POINTS, 2 * verification.NUM_POINTS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 4.0])
+def test_gradients_that_oscillate_in_the_parameters(dtype: torch.dtype, factor: float) -> None:
+    """Differences over a period, or several, of a parameter agree with each other and are wrong."""
+    steps = {torch.float32: 2.0**-6, torch.float64: 2.0**-13}
+    noise = torch.randn((1,), generator=torch.Generator().manual_seed(0), dtype=dtype).abs()
+    rate = 2 * math.pi * factor / (steps[dtype] * float(noise))
+    scale = torch.nn.Parameter(torch.ones(1, dtype=dtype))
+    x = torch.linspace(-1, 1, 8, dtype=dtype).reshape(4, 2)
+
+    def answer(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        height = 1 + 0.1 * torch.sin(rate * (scale - 1))
+        return -height * x, -height * v.square().sum((0, 2))
+
+    v = torch.ones(1, 4, 2, dtype=dtype)
+    assert verification.check_gradient(answer, x, v).agree
+    wrong = verification.check_gradient(lambda x, v: _with_half_gradient(*answer(x, v)), x, v)
+    assert wrong.conclusive and not wrong.agree
+
+
+def _with_half_gradient(score: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
+    return score.lerp(score.detach(), 0.5), curvature.lerp(curvature.detach(), 0.5)

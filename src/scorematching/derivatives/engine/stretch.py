@@ -23,6 +23,9 @@ BLOCK = 512
 PROGRAMS = 2048
 """How many programs fill a GPU: those of a block share the tangents."""
 
+LEAST = 1 << 22
+"""Numbers from which on the kernel is used: it takes longer to launch than plain operations."""
+
 
 class Stretch(torch.autograd.Function):
     """Tangents times a derivative, ``d u_j``, and ``mean_j u_j^2``.
@@ -89,8 +92,9 @@ def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
 
 def _takes_kernel(u: Tensor, d: Tensor) -> bool:
     """Whether the kernel can take these tangents and derivative, and is worth its launch."""
-    known = u.dtype in (torch.float32, torch.float64) and u.dtype == d.dtype
-    return u.is_cuda and u.shape[0] > 1 and known and is_available() and not is_tracing()
+    if not u.is_cuda or u.numel() < LEAST or is_tracing() or not is_available():
+        return False
+    return u.dtype in (torch.float32, torch.float64) and u.dtype == d.dtype
 
 
 def _stretch(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
