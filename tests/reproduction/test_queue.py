@@ -29,6 +29,12 @@ seconds = 5
 set = {num = 2}
 """
 
+BROKEN = """
+[[runs]]
+experiment = "toy"
+only = ["broken"]
+"""
+
 
 def planned(path: Path, seconds: float, text: str = LIST) -> list:
     file = path / "list.toml"
@@ -46,13 +52,14 @@ def test_the_order_is_that_of_entries_then_seeds(tmp_path: Path) -> None:
 
 
 def test_runs_are_done_once_and_in_time(tmp_path: Path) -> None:
-    """The second entry asks for more time than is left, so its runs are not begun."""
-    text = LIST.replace("seconds = 5", "seconds = 1000")
+    """A run that fails stops no other. The last entry asks for more time than is left."""
+    text = BROKEN + LIST.replace("seconds = 5", "seconds = 1000")
     lines: list[str] = []
-    assert not run_queue(planned(tmp_path, 100, text), 1, time.time() + 100, lines.append)
+    with pytest.raises(RuntimeError, match=r"1 of 5 runs failed.*toy broken seed 0: KeyError"):
+        run_queue(planned(tmp_path, 100, text), 1, time.time() + 100, lines.append)
     assert [(run.variant, run.seed) for run in read_all(tmp_path)] == [("high/more", 1)]
     assert sum("not begun" in line for line in lines) == 3
-    assert len(planned(tmp_path, 100, text.replace("[[runs]]", "[[before]]", 1))) == 3
+    assert len(planned(tmp_path, 100, text)) == 4  # all but the one that is done
 
 
 @pytest.mark.slow
