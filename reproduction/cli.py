@@ -133,6 +133,7 @@ def queue_of(
     end = time.time() + seconds
     request = run.Request(smoke=smoke, out=out, device=device, data_dir=data_dir)
     items = queue.plan_queue(queue.read_queue(file), EXPERIMENTS, request, end)
+    check_writable(out, "--out", folder=True)
     typer.echo(f"{len(items)} runs to do")
     queue.run_queue(items, num_workers, end, typer.echo)
 

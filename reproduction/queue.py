@@ -147,23 +147,36 @@ def run_queue(
 
     Returns:
         Whether all runs were done before the end of the time.
+
+    Raises:
+        RuntimeError: if runs failed; the others are done all the same.
     """
-    complete, left = True, len(items)
+    done, failures, left = 0, dict[str, Exception](), len(items)
     try:
         with _interrupted_at(end), closing(in_processes(do_in_time, items, workers)) as outcomes:
             for item, outcome in outcomes:
-                left -= 1
-                name = f"{item.task.experiment.name} {item.task.name}"
-                if isinstance(outcome, Run):
-                    line = f"{outcome.seconds:.0f} s"
-                else:
-                    complete = False
-                    line = "not begun" if outcome is None else f"{type(outcome).__name__} {outcome}"
-                say(f"{name}: {line}; {left} in the list, {end - time.time():.0f} s left")
+                name, left = f"{item.task.experiment.name} {item.task.name}", left - 1
+                if isinstance(outcome, Exception):
+                    failures[f"{name}: {type(outcome).__name__}: {outcome}"] = outcome
+                done += isinstance(outcome, Run)
+                say(
+                    f"{name}: {_ended(outcome)}; {left} in the list, {end - time.time():.0f} s left"
+                )
     except KeyboardInterrupt:
         say(f"time is up; {left} runs of the list are not done")
-        return False
-    return complete
+    if failures:
+        raise RuntimeError(
+            f"{len(failures)} of {len(items)} runs failed; give the command again to go on: "
+            + "; ".join(failures)
+        ) from next(iter(failures.values()))
+    return done == len(items)
+
+
+def _ended(outcome: Run | Exception | None) -> str:
+    """How a run ended, in a few words."""
+    if isinstance(outcome, Run):
+        return f"{outcome.seconds:.0f} s"
+    return "not begun" if outcome is None else f"{type(outcome).__name__}: {outcome}"
 
 
 def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:

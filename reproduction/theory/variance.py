@@ -134,9 +134,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
     total = sum(run.config["datasets"] for run in by_variant(runs)[runs[0].variant])
     largest = max(distances, key=abs)
     return [
-        f"{total} data sets of {runs[0].config['points']} points each. Of {len(distances)} rows "
-        f"the largest distance from Theorem 3 is {abs(largest):.1f} standard errors over data "
-        "sets.",
+        f"{total} data sets of {runs[0].config['points']} points each. The largest distance from "
+        f"Theorem 3 is {abs(largest):.1f} standard errors over data sets ({len(distances)} rows).",
         "The theorem holds for many points; the ratio of finite data sets differs by terms of the "
         "order of one over their number.",
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -29,6 +32,12 @@ seconds = 5
 set = {num = 2}
 """
 
+BROKEN = """
+[[runs]]
+experiment = "toy"
+only = ["broken"]
+"""
+
 
 def planned(path: Path, seconds: float, text: str = LIST) -> list:
     file = path / "list.toml"
@@ -46,36 +55,46 @@ def test_the_order_is_that_of_entries_then_seeds(tmp_path: Path) -> None:
 
 
 def test_runs_are_done_once_and_in_time(tmp_path: Path) -> None:
-    """The second entry asks for more time than is left, so its runs are not begun."""
-    text = LIST.replace("seconds = 5", "seconds = 1000")
+    """A run that fails stops no other. The last entry asks for more time than is left."""
+    text = BROKEN + LIST.replace("seconds = 5", "seconds = 1000")
     lines: list[str] = []
-    assert not run_queue(planned(tmp_path, 100, text), 1, time.time() + 100, lines.append)
+    with pytest.raises(RuntimeError, match=r"1 of 5 runs failed.*toy broken seed 0: KeyError"):
+        run_queue(planned(tmp_path, 100, text), 1, time.time() + 100, lines.append)
     assert [(run.variant, run.seed) for run in read_all(tmp_path)] == [("high/more", 1)]
     assert sum("not begun" in line for line in lines) == 3
-    assert len(planned(tmp_path, 100, text.replace("[[runs]]", "[[before]]", 1))) == 3
+    assert len(planned(tmp_path, 100, text)) == 4  # all but the one that is done
+
+
+def steps(folder: Path, event: str) -> list[int]:
+    """Steps of all events of a kind in the logs below a folder."""
+    logs = [read_log(path) for path in folder.rglob("log.jsonl")]
+    return [line["step"] for log in logs for line in log if line["event"] == event]
+
+
+def end_after(folder: Path, step: int) -> None:
+    """Let the time be up once a run has gone beyond a step."""
+    while max(steps(folder, "record"), default=0) <= step:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGALRM)
 
 
 @pytest.mark.slow
 def test_a_cut_run_goes_on(tmp_path: Path) -> None:
-    """Interrupted while it trains, it has a checkpoint; the same list ends it."""
+    """Interrupted while it trains, it has a checkpoint; the same list goes on from there."""
     settings = {"epochs": 100_000, "validate_every": 100_000}
     entry = Entry("table-nice", ("stable/SSM-VR",), settings=settings)
     request = Request(out=tmp_path, device="cpu", smoke=True)
-
-    def steps() -> list[int]:
-        logs = [read_log(path) for path in tmp_path.rglob("log.jsonl")]
-        return [line["step"] for log in logs for line in log if line["event"] == "checkpoint"]
-
-    before: list[int] = []
+    last = 0
     for _ in range(2):
-        deadline = time.time() + 60
-        items = plan_queue([entry], EXPERIMENTS, request, deadline)
-        began = time.time()
-        assert not run_queue(items, 1, began + 12, lambda line: None)
-        assert time.time() - began < 30
-        assert steps() and steps()[: len(before)] == before and steps()[-1] > max(before, default=0)
-        before = steps()
-    assert not read_all(tmp_path)
+        end = time.time() + 300
+        items = plan_queue([entry], EXPERIMENTS, request, end)
+        watch = threading.Thread(target=end_after, args=(tmp_path, last), daemon=True)
+        watch.start()
+        assert not run_queue(items, 1, end, lambda line: None)
+        saved = steps(tmp_path, "checkpoint")
+        assert saved[-1] > last and time.time() < end
+        last = saved[-1]
+    assert len(steps(tmp_path, "resume")) == 1 and not read_all(tmp_path)
 
 
 def test_what_is_packed_goes_on(tmp_path: Path) -> None:

@@ -89,11 +89,10 @@ def test_paper_s_numbers_stand_beside_ours(rehearsal: Any) -> None:
     assert lines[2].split(" | ")[3:10:2] == ["96.20", "73.70", "69.42", "66.32"]
 
 
-def test_an_interrupted_run_goes_on_to_the_same_digits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = run(SMALL, job(tmp_path / "whole"))
-    real, calls = SampleDistances.__call__, []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Distances, the second of which is interrupted; grows with every one."""
+    real, calls = SampleDistances.__call__, list[int]()
 
     def break_once(self: SampleDistances, model: Any) -> Any:
         calls.append(1)
@@ -102,27 +101,22 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
         return real(self, model)
 
     monkeypatch.setattr(SampleDistances, "__call__", break_once)
+    return calls
+
+
+def test_an_interrupted_run_goes_on_to_the_same_digits(tmp_path: Path, calls: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(SMALL, job(tmp_path / "broken"))
     resumed = run(SMALL, job(tmp_path / "broken"))
     assert len(calls) == 3  # what was seen before the break is not looked at again
+    whole = run(SMALL, job(tmp_path / "whole"))
     for name in ("fid_2", "fid_4", "kid", "valid_reconstruction"):
         assert resumed[name] == whole[name]
 
 
-def test_a_cut_run_is_reported_at_its_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("calls")
+def test_a_cut_run_is_reported_at_its_stage(tmp_path: Path) -> None:
     """Cut in its second stage, it has the distances of the first; finished, it has its own."""
-    real, calls = SampleDistances.__call__, []
-
-    def break_once(self: SampleDistances, model: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(self, model)
-
-    monkeypatch.setattr(SampleDistances, "__call__", break_once)
     request = Request(only=("WAE/SSM",), smoke=True, out=tmp_path, device="cpu")
     with pytest.raises(KeyboardInterrupt):
         reproduce(EXPERIMENT, request)
