@@ -13,6 +13,7 @@ from scorematching.cli.options import (
     Device,
     Seed,
     bytes_of,
+    check_device,
     check_no_limit,
     command_of,
     own_folder,
@@ -98,6 +99,7 @@ def fit(
         tune_fit(context, out, tune, executor, gpus)
         return
     check_no_limit(max_minutes)
+    check_device(device)
     out = own_folder(context, out)
     check_new(out, overwrite)
     rows = _rows(data, max_rows, max_memory)
