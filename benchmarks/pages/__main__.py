@@ -17,6 +17,7 @@ from benchmarks.pages import (
     graphs,
     ksd,
     local_curvature,
+    memory,
     objectives,
     readme,
     streaming,
@@ -47,6 +48,7 @@ def write_pages(
         graphs.write(read("graphs"), docs),
         readme.write(docs.parent / "README.md", readme_tables(read)),
         streaming.write(read("streaming"), docs),
+        memory.write(read("memory"), docs),
     ]
     print("written: " + ", ".join(map(str, pages)))
     return pages

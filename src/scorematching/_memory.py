@@ -23,7 +23,6 @@ from scorematching._checks import check_count
 
 _WORKSPACE = {
     "_euclidean_dist": (0, 2),
-    "_linalg_eigh": (2, 0),
     "_linalg_svd": (1, 0),
     "_unique2": (1, 0),
     "kthvalue": (2, 0),
@@ -337,6 +336,9 @@ def _workspace(func: Any, args: Any, result: int) -> int:
     name = func.overloadpacket.__name__
     if name == "cholesky_solve":
         return int(args[1].numel()) * int(args[1].element_size())
+    if name == "_linalg_eigh":  # LAPACK's own formula, one matrix after the other
+        n = int(args[0].shape[-1])
+        return (2 * n * n + 11 * n + 4) * int(args[0].element_size())
     of_first, of_result = _WORKSPACE.get(name, (0, 0))
     if not of_first:
         return of_result * result

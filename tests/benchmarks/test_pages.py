@@ -15,6 +15,7 @@ from benchmarks.pages import (
     graphs,
     ksd,
     local_curvature,
+    memory,
     objectives,
     readme,
     streaming,
@@ -36,6 +37,7 @@ PAGES = {
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
     "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
     "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
+    "memory": lambda: "\n".join(memory.sections(numbers("memory"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),
 }
 

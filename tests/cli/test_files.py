@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,58 @@ def test_a_hundred_thousand_rows(tmp_path: Path) -> None:
     pd.DataFrame(x, columns=list("abcdef")).to_csv(tmp_path / "large.csv", index=False)
     assert main(["fit", str(tmp_path / "large.csv"), "--out", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def repeated_names(path: Path) -> None:
+    path.write_text("a,b,a\n" + "\n".join(f"{i},{i * i % 7},{-i}" for i in range(40)))
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [
+        (repeated_names, "t.csv", "different names, got 'a' 2 times"),
+        (pipe, "t.csv", "tables are read from files, not from pipes"),
+        (loop, "t.csv", "which is a link to nothing"),
+        (nothing, "t.parquet", "must be a parquet file"),
+        (nothing, "t.csv", "is empty"),
+    ],
+)
+def test_files_of_a_hostile_user(
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    name: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make(tmp_path / name)
+    for more in ([], ["--max-rows", "30"]):
+        arguments = ["fit", str(tmp_path / name), "--out", str(tmp_path / "run"), *QUICK, *more]
+        assert main(arguments) == 1
+        assert message in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_places_and_devices_that_do_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("precious")
+    loop(tmp_path / "loop")
+    for above in ("file", "loop"):
+        assert main(["fit", "banana", "--out", str(tmp_path / above / "run" / "x"), *QUICK]) == 1
+        assert f"{above} is no folder; choose another" in capsys.readouterr().err
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["fit", "banana", *out, *QUICK, "--device", "banana"]) == 1
+    assert "--device must be a device of this machine, got 'banana'" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]

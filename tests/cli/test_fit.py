@@ -14,6 +14,7 @@ import pytest
 
 import scorematching as sm
 from scorematching.cli import main
+from scorematching.cli.options import bytes_of
 from scorematching.runs import open_run
 
 QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]  # the Gaussian alone
@@ -166,3 +167,59 @@ def test_score_network(small_table: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert sm.load(out / "model").grad_log_density(rows).shape == (2, 3)
     assert main(["fit", str(small_table), "--out", str(tmp_path / "b"), "--objective", "sm",
                  *quick]) == 1  # fmt: skip
+
+
+@pytest.fixture
+def large_table(tmp_path: Path) -> Path:
+    """A parquet file of 3,000 rows in twelve row groups."""
+    x = np.random.default_rng(0).normal(size=(3000, 2))
+    path = tmp_path / "large.parquet"
+    pd.DataFrame(x, columns=["a", "b"]).to_parquet(path, row_group_size=256)
+    return path
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_sample_of_a_large_table_is_fitted_and_found_again(
+    large_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`evaluate` reads the same sample again, and gives the numbers of the fit."""
+    out = tmp_path / "run"
+    limit = ["--max-memory", "0.05 MB"]
+    assert main(["fit", str(large_table), "--out", str(out), *QUICK, *limit]) == 0
+    assert "284 of 3,000 rows of the file, drawn at random" in capsys.readouterr().out
+    found = about(out)
+    assert found["options"]["max_rows"] == found["data"]["rows"] == 284
+    held = open_run(out).rows
+    assert 40 <= len(held) <= 60 and held.max() > 284
+    assert main(["evaluate", str(out)]) == 0
+    printed = capsys.readouterr().out
+    best = found["held_out"]["methods"][0]["log_likelihood"]["mean"]
+    assert f"{best:.2f}" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-memory", "much"], "--max-memory must be a number of bytes such as 500MB"),
+        (["--max-memory", "2KB"], "--max-memory must have room for 20 rows"),
+        (["--max-rows", "3"], "--max-rows"),
+    ],
+)
+def test_limits_that_make_no_sense(
+    large_table: Path,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["fit", str(large_table), "--out", str(tmp_path / "run"), *options]) != 0
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["large.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("500MB", 500_000_000), ("2 GB", 2 * 10**9), ("1e9", 10**9), ("1.5k", 1500)],
+)
+def test_numbers_of_bytes(text: str, count: int) -> None:
+    assert bytes_of(text, "--max-memory") == count

@@ -33,7 +33,11 @@ of `make check`.
 - **If one of several processes dies, the others stop and name it.** With gloo that takes seconds.
   With NCCL it is `torchrun` that notices and ends the others.
 - **If memory runs out** in a validation, it is repeated with half as many points at a time; in a
-  training step, the error says what to change.
+  training step, the error says what to change. Limits that you set (`max_memory=`) are kept
+  within a fifth, or refused before anything is allocated ([how](memory.md)).
+- **A table that does not fit into memory is refused before it is read**, with its size, the memory
+  that there is, and what to do; `fit --max-rows` and `--max-memory` draw rows uniformly from the
+  file, and say so in the report.
 - **Nothing is ever unpickled**, and no archive is unpacked to disk.
 - **Readers and commands answer with an error of one line**, never with a traceback or half a
   file.

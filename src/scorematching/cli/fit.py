@@ -13,6 +13,7 @@ from scorematching.cli.options import (
     Device,
     Seed,
     bytes_of,
+    check_device,
     check_no_limit,
     command_of,
     own_folder,
@@ -40,9 +41,7 @@ Objective = Literal["ssm-vr", "ssm", "sm", "mle"]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="csv, tsv, parquet, npy, or a data set.")]
 Out = Annotated[Path, typer.Option(help="Folder to write.")]
 ModelOption = Annotated[Model, typer.Option(help="auto stacks estimates; score has no density.")]
-FamilyOption = Annotated[
-    Family | None, typer.Option(help="A parametric model with standard errors instead.")
-]
+FamilyOption = Annotated[Family | None, typer.Option(help="A parametric model, with errors.")]
 ObjectiveOption = Annotated[Objective, typer.Option(help="Of score matching; mle for nice.")]
 Columns = Annotated[str | None, typer.Option(help="Names, by commas; default: all numbers.")]
 DropMissing = Annotated[
@@ -50,13 +49,8 @@ DropMissing = Annotated[
 ]
 Noise = Annotated[Literal["auto", "none"], typer.Option(help="Noise for rounded columns.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop the search after so many.")]
-MaxRows = Annotated[
-    int | None, typer.Option(min=MIN_ROWS, help="Draw so many rows at random, if there are more.")
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(help="Draw as many rows as fit, with the copies that a fit makes, such as 2GB."),
-]
+MaxRows = Annotated[int | None, typer.Option(min=MIN_ROWS, help="Draw so many at random.")]
+MaxMemory = Annotated[str | None, typer.Option(help="Draw rows that fit into 2GB, say.")]
 Tune = Annotated[
     list[str] | None,
     typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
@@ -98,6 +92,7 @@ def fit(
         tune_fit(context, out, tune, executor, gpus)
         return
     check_no_limit(max_minutes)
+    check_device(device)
     out = own_folder(context, out)
     check_new(out, overwrite)
     rows = _rows(data, max_rows, max_memory)

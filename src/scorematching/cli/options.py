@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that fit has written.")]
@@ -56,6 +57,21 @@ def own_folder(context: typer.Context, folder: Path) -> Path:
     temporary = tempfile.mkdtemp()
     context.call_on_close(lambda: shutil.rmtree(temporary, ignore_errors=True))
     return Path(temporary) / folder.name
+
+
+def check_device(device: str) -> None:
+    """Require a device that can be used here.
+
+    Raises:
+        ValueError: if its name is unknown, or there is none.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise ValueError(
+            f"--device must be a device of this machine, got {device!r} ({reason}); use cpu"
+        ) from error
 
 
 def check_no_limit(minutes: float | None) -> None:

@@ -58,7 +58,7 @@ def fit_kernel_exp_family(
         True
     """
     check_positive(lam, "lam", "1e-2 is a good start")
-    advice = "give inducing samples (num_inducing), fewer of them, or use the nu-method"
+    advice = "give inducing samples (num_inducing), or fewer of them, or use fit_nu_method"
     with limited(max_memory, advice) as budget:
         k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
         strength = lam * per_set(k.curvature, samples)

@@ -58,6 +58,7 @@ def check_new(folder: Path, overwrite: bool) -> None:
     Raises:
         FileExistsError: if the folder exists.
     """
+    _check_place(folder)
     if not os.path.lexists(folder):
         return
     if not overwrite:
@@ -65,6 +66,15 @@ def check_new(folder: Path, overwrite: bool) -> None:
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.is_symlink() or not (empty or (folder / ABOUT).is_file()):
         raise FileExistsError(f"{folder} exists and is no run; choose another folder for --out")
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a name below something that is no folder."""
+    above = next((path for path in folder.parents if os.path.lexists(path)), Path())
+    if not above.is_dir():
+        raise NotADirectoryError(
+            f"--out must be a new folder, got {folder}, where {above} is no folder; choose another"
+        )
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -95,6 +98,8 @@ def _hint(path: Path) -> str:
     """What could have been meant."""
     if path.is_dir():
         return ", which is a folder; give a file in it"
+    if path.is_symlink() and not path.exists():
+        return ", which is a link to nothing; give the file itself"
     if str(path) == "-" or path.exists():
         return "; tables are read from files, not from pipes or devices: save it as one first"
     files = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -128,6 +133,7 @@ def _sampled(path: Path, max_rows: int, seed: int) -> Loaded:
     if path.suffix.lower() == ".parquet":
         frame, rows, total = sample_parquet(path, max_rows, seed)
         frame.columns = [str(c) for c in frame.columns]
+        _refuse_repeated(list(frame.columns), path)
         notes: tuple[str, ...] = ("parquet",)
     else:
         content, rows, total = sample_lines(path, max_rows, seed)
@@ -168,6 +174,8 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         low_memory=False,
     )
     frame.columns = _names(frame.columns, dialect.header)
+    if dialect.header:
+        _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
     notes += ["decimal comma"] if dialect.decimal == "," else []
@@ -185,6 +193,22 @@ def _names(columns: Any, header: bool) -> list[str]:
     ]
 
 
+def _header(text: str, delimiter: str) -> list[str]:
+    """The fields of the line of names."""
+    lines = (line for line in text.splitlines() if line.strip())
+    return next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
+
+
+def _refuse_repeated(names: Sequence[str], path: Path) -> None:
+    counts = Counter(name.strip() for name in names if name.strip())
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"{path} must have columns of different names, got {repeated[0]!r} "
+            f"{counts[repeated[0]]} times; rename one of them"
+        )
+
+
 def _numbered(count: int) -> list[str]:
     return [f"column {i}" for i in range(1, count + 1)]
 
@@ -198,6 +222,7 @@ def _read_parquet(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} must be a parquet file, got: {reason}; write it again") from error
     frame.columns = [str(c) for c in frame.columns]
+    _refuse_repeated(list(frame.columns), path)
     return frame.reset_index(drop=True), ("parquet",)
 
 

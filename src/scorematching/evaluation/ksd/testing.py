@@ -99,10 +99,7 @@ def ksd_test(
     if isinstance(model, Fitted):
         options = (kernel, bandwidth, max_memory)
         return _parametric_bootstrap(model, x, options, num_bootstrap, generator)
-    if isinstance(model, Split):
-        fixed, x = _fit_some(model, x, generator)
-    else:
-        fixed = model.model
+    fixed, x = _fit_some(model, x, generator) if isinstance(model, Split) else (model.model, x)
     with limited(max_memory, _ADVICE) as budget:
         stein = SteinKernel.of(fixed, x, kernel, bandwidth, budget)
         signs = _signs((num_bootstrap, len(x)), flip_probability, x, generator)
