@@ -40,7 +40,7 @@ def layer_norm(
 ) -> Any:
     """Rows are the last axes."""
     start = input.ndim - len(normalized_shape)
-    if not _closed(call, input, weight, bias) or input.axis is None or input.axis >= start:
+    if not _closed(call, input, weight, bias) or (input.axis or 0) >= start:
         return compositions.layer_norm(input, normalized_shape, weight, bias, eps)
     rows = input.shape[start:].numel()
     return _affine(call, _standardise(call, input, rows, eps), weight, bias)
