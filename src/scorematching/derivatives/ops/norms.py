@@ -25,7 +25,7 @@ from scorematching.derivatives.ops import compositions
 from scorematching.derivatives.ops.registry import structural
 
 FUSED_TANGENTS = 4
-"""Tangents for which torch's kernel is called once each; more are projected all at once."""
+"""Tangents for which torch's kernel is called once each, on a CPU; more are projected at once."""
 
 
 @structural("layer_norm")
@@ -138,7 +138,7 @@ class _Project(torch.autograd.Function):
             return _project_one(z, r, u)
         if len(u) == 1:
             return _project_one(z, r, u[0])[None]
-        if len(u) <= FUSED_TANGENTS and can_read_values(u):
+        if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
             return torch.stack([_project_one(z, r, part) for part in u])
         inner = (z * u).mean(-1, keepdim=True)
         return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
