@@ -17,6 +17,7 @@ from benchmarks.pages import (
     graphs,
     ksd,
     local_curvature,
+    networks,
     objectives,
     readme,
     streaming,
@@ -38,7 +39,7 @@ def write_pages(
         return found
 
     pages = [
-        objectives.write(read("cpu"), read("gpu"), read("checks"), docs),
+        objectives.write(read("cpu"), read("gpu"), read("checks"), docs, networks.read(results)),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
         coverage.write(read("coverage"), docs),
