@@ -133,30 +133,35 @@ class _Project(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, r: Tensor, u: Tensor) -> Tensor:
-        ctx.save_for_backward(z, r, u)
-        if u.ndim == z.ndim:
-            return _project_one(z, r, u)
-        if len(u) == 1:
-            return _project_one(z, r, u[0])[None]
-        if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
-            return torch.stack([_project_one(z, r, part) for part in u])
-        inner = (z * u).mean(-1, keepdim=True)
-        return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
+        t = _projected(z, r, u)
+        ctx.save_for_backward(z, r, u, t)
+        return t
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (z, r, u), (g,) = ctx.saved_tensors, grads
+        (z, r, u, t), (g,) = ctx.saved_tensors, grads
         in_z = in_r = in_u = None
         if ctx.needs_input_grad[2]:
             in_u = project(z, r, g)
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            of_u, of_g = ((z * t).mean(-1, keepdim=True) for t in (u, g))
-            in_z = torch.addcmul((-r * of_u) * g, -r * of_g, u)
-            means = u.mean(-1, keepdim=True) * g.mean(-1, keepdim=True) + of_u * of_g
-            in_r = (u * g).sum(-1, keepdim=True) - z.shape[-1] * means
+            of_u, of_g = (-r * (z * a).mean(-1, keepdim=True) for a in (u, g))
+            in_z = torch.addcmul(of_u * g, of_g, u)
+            in_r = (t * g).sum(-1, keepdim=True) / r
             if u.ndim > z.ndim:
                 in_z, in_r = in_z.sum(0), in_r.sum(0)
         return in_z, in_r, in_u
+
+
+def _projected(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
+    """``P u``, for one or several u."""
+    if u.ndim == z.ndim:
+        return _project_one(z, r, u)
+    if len(u) == 1:
+        return _project_one(z, r, u[0])[None]
+    if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
+        return torch.stack([_project_one(z, r, part) for part in u])
+    inner = (z * u).mean(-1, keepdim=True)
+    return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
 
 
 def _project_one(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
