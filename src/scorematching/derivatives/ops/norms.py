@@ -155,20 +155,23 @@ class _Project(torch.autograd.Function):
 def _projected(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
     """``P u``, for one or several u."""
     if u.ndim == z.ndim:
-        return _project_one(z, r, u)
+        return _unscaled(z, r, u).mul_(r)
     if len(u) == 1:
-        return _project_one(z, r, u[0])[None]
+        return _unscaled(z, r, u[0]).mul_(r)[None]
     if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
-        return torch.stack([_project_one(z, r, part) for part in u])
+        t = torch.empty_like(u)
+        for part, place in zip(u, t):
+            torch.mul(_unscaled(z, r, part), r, out=place)
+        return t
     inner = (z * u).mean(-1, keepdim=True)
     return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
 
 
-def _project_one(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
-    """``P u`` by torch's backward pass of layer normalisation, at mean zero and r = 1."""
+def _unscaled(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
+    """``P u / r`` by torch's backward pass of layer normalisation, at mean zero and r = 1."""
     zeros, ones = torch.zeros_like(r), torch.ones_like(r)
     kernel = torch.ops.aten.native_layer_norm_backward.default
     back: Tensor = kernel(
         u.contiguous(), z, z.shape[-1:], zeros, ones, None, None, [True, False, False]
     )[0]
-    return back.mul_(r)
+    return back
