@@ -18,6 +18,7 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     memory,
+    networks,
     objectives,
     readme,
     streaming,
@@ -39,7 +40,7 @@ def write_pages(
         return found
 
     pages = [
-        objectives.write(read("cpu"), read("gpu"), read("checks"), docs),
+        objectives.write(read("cpu"), read("gpu"), read("checks"), docs, networks.read(results)),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
         coverage.write(read("coverage"), docs),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.tables import markdown_table
@@ -37,8 +39,17 @@ and launching take; times relative to double backward captured in the same way.
 """
 
 
-def section(cpu: Document, gpu: Document | None, captured: Document | None) -> Iterable[str]:
-    """The parts of the section."""
+def read(results: Path) -> list[str]:
+    """The section from a folder of numbers; those of a GPU may be missing."""
+    names = ("networks-cpu", "networks-gpu", "networks-gpu-captured")
+    paths = [results / f"{name}.json" for name in names]
+    return list(section(*[json.loads(p.read_text()) if p.exists() else None for p in paths]))
+
+
+def section(cpu: Document | None, gpu: Document | None, captured: Document | None) -> Iterable[str]:
+    """The parts of the section; none without numbers of a CPU."""
+    if cpu is None:
+        return
     yield "## Networks people use\n"
     yield INTRODUCTION
     yield from right(cpu)

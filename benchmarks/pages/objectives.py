@@ -42,18 +42,35 @@ is not installed is left out.
 
 
 def write(
-    cpu: dict[str, Any], gpu: dict[str, Any] | None, checked: dict[str, Any], docs: Path
+    cpu: dict[str, Any],
+    gpu: dict[str, Any] | None,
+    checked: dict[str, Any],
+    docs: Path,
+    networks: Iterable[str] = (),
 ) -> Path:
-    """Write the page and its pictures; returns the path of the page."""
+    """Write the page and its pictures; returns the path of the page.
+
+    Args:
+        cpu: numbers of a CPU.
+        gpu: numbers of a GPU.
+        checked: numbers of `benchmarks.checks`.
+        docs: folder of the page.
+        networks: the section of `pages.networks`.
+    """
     figures.schematic(docs / "img" / "pairing.png")
     figures.against_num(cpu, docs / "img" / "benchmarks.png")
     page = docs / "benchmarks.md"
-    page.write_text(render(cpu, gpu, checked))
+    page.write_text(render(cpu, gpu, checked, networks))
     return page
 
 
-def render(cpu: dict[str, Any], gpu: dict[str, Any] | None, checked: dict[str, Any]) -> str:
-    """The whole page."""
+def render(
+    cpu: dict[str, Any],
+    gpu: dict[str, Any] | None,
+    checked: dict[str, Any],
+    networks: Iterable[str] = (),
+) -> str:
+    """The whole page; arguments are those of `write`."""
     parts = [
         *pairing.explanation(cpu),
         "## Time on a CPU\n",
@@ -66,6 +83,7 @@ def render(cpu: dict[str, Any], gpu: dict[str, Any] | None, checked: dict[str, A
         *targets(cpu),
         *checks.section(checked),
         *on_gpu(gpu),
+        *networks,
         *commands(cpu, gpu),
     ]
     return "\n".join(parts)

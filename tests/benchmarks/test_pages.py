@@ -16,6 +16,7 @@ from benchmarks.pages import (
     ksd,
     local_curvature,
     memory,
+    networks,
     objectives,
     readme,
     streaming,
@@ -23,14 +24,17 @@ from benchmarks.pages import (
 from benchmarks.pages.__main__ import readme_tables
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def numbers(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 PAGES = {
-    "benchmarks": lambda: objectives.render(numbers("cpu"), numbers("gpu"), numbers("checks")),
+    "benchmarks": lambda: objectives.render(
+        numbers("cpu"), numbers("gpu"), numbers("checks"), networks.read(RESULTS)
+    ),
     "estimators": lambda: estimators.render(numbers("estimators")),
     "density": lambda: "\n".join(density.sections(numbers("density"))),
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),

@@ -73,11 +73,24 @@ def multihead_by_hand(z: Any, p: Any, batch_first: bool) -> Any:
     return heads_by_hand(layer, z)
 
 
-def heads_by_hand(layer: Any, z: Any) -> Any:
+def heads_by_hand(layer: Any, z: Any, other: Any = None, mask: Any = 0.0) -> Any:
     q, k, v = (z @ layer.in_proj_weight.T + layer.in_proj_bias).chunk(3, -1)
+    if other is not None:
+        _, k, v = (other @ layer.in_proj_weight.T + layer.in_proj_bias).chunk(3, -1)
     q, k, v = (t.unflatten(-1, (2, 2)).transpose(1, 2) for t in (q, k, v))
-    y = torch.softmax(q @ k.transpose(-1, -2) / 2**0.5, -1) @ v
+    y = torch.softmax(q @ k.transpose(-1, -2) / 2**0.5 + mask, -1) @ v
     return y.transpose(1, 2).flatten(2) @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+def multihead_masked(z: Any, p: Any, mask: Tensor) -> Any:
+    layer = p.net("mhaTrue", lambda: nn.MultiheadAttention(4, 2, batch_first=True))
+    other = torch.sin(z)
+    return layer(z, other, other, attn_mask=mask, need_weights=False)[0]
+
+
+def multihead_masked_by_hand(z: Any, p: Any, mask: Tensor) -> Any:
+    layer = p.net("mhaTrue", lambda: nn.MultiheadAttention(4, 2, batch_first=True))
+    return heads_by_hand(layer, z, torch.sin(z), mask)
 
 
 def encoder(p: Any) -> Any:
@@ -215,6 +228,18 @@ LAYERS = [
         lambda z, p: multihead(z, p, False),
         event=(3, 4),
         written_out=lambda z, p: multihead_by_hand(z, p, False),
+    ),
+    Way(
+        "MultiheadAttention with other keys and a mask",
+        lambda z, p: multihead_masked(z, p, constants(3, 3)),
+        event=(3, 4),
+        written_out=lambda z, p: multihead_masked_by_hand(z, p, constants(3, 3)),
+    ),
+    Way(
+        "MultiheadAttention with a mask of booleans, true where nothing is read",
+        lambda z, p: multihead_masked(z, p, ~torch.ones(3, 3, dtype=torch.bool).tril()),
+        event=(3, 4),
+        written_out=lambda z, p: multihead_masked_by_hand(z, p, causal(3)),
     ),
     Way(
         "TransformerEncoderLayer",

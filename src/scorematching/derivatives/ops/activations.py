@@ -88,13 +88,21 @@ class _Multiply(torch.autograd.Function):
 
 
 def silu(z: Tensor, order: int) -> Tensor:
-    """Derivatives of ``z sigmoid(z)``."""
+    """Derivatives of ``z s`` with ``s = sigmoid(z)``."""
     s = torch.sigmoid(z)
-    d = s * (1 - s)
     if order == 1:
-        return s + z * d
-    odd = 1 - 2 * s
-    return d * (2 + z * odd) if order == 2 else d * (3 * odd + z * (odd * odd - 2 * d))
+        return s + _sigmoid_slope(z, s)
+    odd = torch.rsub(s, 1, alpha=2)
+    if order == 2:
+        return _sigmoid_slope(2 + z * odd, s)
+    return _sigmoid_slope(3 * odd + z * (1.5 * odd * odd - 0.5), s)
+
+
+_sigmoid_slope = torch.ops.aten.sigmoid_backward.default
+"""``(q, s) -> q s (1 - s)`` in one kernel."""
+
+_tanh_slope = torch.ops.aten.tanh_backward.default
+"""``(q, t) -> q (1 - t^2)`` in one kernel."""
 
 
 def gelu(z: Tensor, order: int, approximate: str = "none") -> Tensor:
@@ -111,18 +119,19 @@ def gelu(z: Tensor, order: int, approximate: str = "none") -> Tensor:
 def _gelu_by_tanh(z: Tensor, order: int) -> Tensor:
     """Derivatives of ``z (1 + t) / 2`` with ``t = tanh(w)``, ``w = a (z + b z^3)``."""
     a, b = math.sqrt(2 / math.pi), 0.044715
-    square = z * z
-    t = torch.tanh(z * (a + a * b * square))
-    d, w1 = 1 - t * t, a + 3 * a * b * square
-    t1 = d * w1
+    constant = torch.full((), a, dtype=z.dtype, device=z.device)
+    inside, w1, w1_and_w2 = (  # w / z, w' and w' + z w'' / 2
+        torch.addcmul(constant, z, z, value=k * a * b) for k in (1, 3, 6)
+    )
+    t = torch.tanh(z * inside)
     if order == 1:
-        return 0.5 * (1 + t + z * t1)
-    w2 = 6 * a * b * z
-    t2 = d * w2 - 2 * t * w1 * t1
+        return 0.5 * (1 + t + z * _tanh_slope(w1, t))
+    square, w2 = w1 * w1, 6 * a * b * z
     if order == 2:
-        return t1 + 0.5 * z * t2
-    t3 = d * (6 * a * b - 6 * t * w1 * w2) + (4 * t * t - 2 * d) * w1 * w1 * t1
-    return 1.5 * t2 + 0.5 * z * t3
+        return _tanh_slope(torch.addcmul(w1_and_w2, z * t, square, value=-1), t)
+    t2 = w2 - 2 * t * square
+    t3 = 6 * a * b - 6 * t * w1 * w2 + (6 * t * t - 2) * w1 * square
+    return _tanh_slope(1.5 * t2 + 0.5 * z * t3, t)
 
 
 def of_silu(inplace: bool = False) -> Derivatives:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -64,7 +66,11 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise NoRule
     y = call.func(x.p, *args, **kwargs)
     if isinstance(y, (tuple, list)):
-        return type(y)(_part(call, x, part, i, args, kwargs) for i, part in enumerate(y))
+        pushes = _pushes(call, x, y, args, kwargs)
+        return type(y)(
+            selection(call.tape, x, part, push, _axis(call, x, part, args, kwargs))
+            for part, push in zip(y, pushes)
+        )
     facts: Linear = call.operation.facts
     push = _vmapped(call.func, args, kwargs, None, rare=not facts.keeps_axis)
     axis = _axis(call, x, y, args, kwargs)
@@ -73,10 +79,20 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     return call.tape.linear(x, y, push, axis)
 
 
-def _part(call: Call, x: Traced, y: Tensor, number: int, args: Any, kwargs: Any) -> Traced:
-    """One of several results."""
-    push = _vmapped(call.func, args, kwargs, number)
-    return selection(call.tape, x, y, push, _axis(call, x, y, args, kwargs))
+def _pushes(call: Call, x: Traced, y: Sequence[Tensor], args: Any, kwargs: Any) -> Iterator[Push]:
+    """How tangents of x become those of each of several results."""
+    along = call.operation.facts.along
+    dim = None if along is None else _dim_argument(call.name, along, args, kwargs)
+    start = 0
+    for i, part in enumerate(y):
+        if dim is None:
+            yield _vmapped(call.func, args, kwargs, i)
+        elif call.name == "unbind":
+            yield partial(torch.select, dim=dim % x.p.ndim + 1, index=i)
+        else:  # one piece after the other along an axis
+            length = part.shape[dim]
+            yield partial(torch.narrow, dim=dim % x.p.ndim + 1, start=start, length=length)
+            start += length
 
 
 def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:

@@ -25,7 +25,7 @@ from scorematching.derivatives.ops import compositions
 from scorematching.derivatives.ops.registry import structural
 
 FUSED_TANGENTS = 4
-"""Tangents for which torch's kernel is called once each; more are projected all at once."""
+"""Tangents for which torch's kernel is called once each, on a CPU; more are projected at once."""
 
 
 @structural("layer_norm")
@@ -40,7 +40,7 @@ def layer_norm(
 ) -> Any:
     """Rows are the last axes."""
     start = input.ndim - len(normalized_shape)
-    if not _closed(call, input, weight, bias) or input.axis is None or input.axis >= start:
+    if not _closed(call, input, weight, bias) or (input.axis or 0) >= start:
         return compositions.layer_norm(input, normalized_shape, weight, bias, eps)
     rows = input.shape[start:].numel()
     return _affine(call, _standardise(call, input, rows, eps), weight, bias)
@@ -133,37 +133,45 @@ class _Project(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, r: Tensor, u: Tensor) -> Tensor:
-        ctx.save_for_backward(z, r, u)
-        if u.ndim == z.ndim:
-            return _project_one(z, r, u)
-        if len(u) == 1:
-            return _project_one(z, r, u[0])[None]
-        if len(u) <= FUSED_TANGENTS and can_read_values(u):
-            return torch.stack([_project_one(z, r, part) for part in u])
-        inner = (z * u).mean(-1, keepdim=True)
-        return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
+        t = _projected(z, r, u)
+        ctx.save_for_backward(z, r, u, t)
+        return t
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (z, r, u), (g,) = ctx.saved_tensors, grads
+        (z, r, u, t), (g,) = ctx.saved_tensors, grads
         in_z = in_r = in_u = None
         if ctx.needs_input_grad[2]:
             in_u = project(z, r, g)
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            of_u, of_g = ((z * t).mean(-1, keepdim=True) for t in (u, g))
-            in_z = torch.addcmul((-r * of_u) * g, -r * of_g, u)
-            means = u.mean(-1, keepdim=True) * g.mean(-1, keepdim=True) + of_u * of_g
-            in_r = (u * g).sum(-1, keepdim=True) - z.shape[-1] * means
+            of_u, of_g = (-r * (z * a).mean(-1, keepdim=True) for a in (u, g))
+            in_z = torch.addcmul(of_u * g, of_g, u)
+            in_r = (t * g).sum(-1, keepdim=True) / r
             if u.ndim > z.ndim:
                 in_z, in_r = in_z.sum(0), in_r.sum(0)
         return in_z, in_r, in_u
 
 
-def _project_one(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
-    """``P u`` by torch's backward pass of layer normalisation, at mean zero and r = 1."""
+def _projected(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
+    """``P u``, for one or several u."""
+    if u.ndim == z.ndim:
+        return _unscaled(z, r, u).mul_(r)
+    if len(u) == 1:
+        return _unscaled(z, r, u[0]).mul_(r)[None]
+    if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
+        t = torch.empty_like(u)
+        for part, place in zip(u, t):
+            torch.mul(_unscaled(z, r, part), r, out=place)
+        return t
+    inner = (z * u).mean(-1, keepdim=True)
+    return r * torch.addcmul(u - u.mean(-1, keepdim=True), z, inner, value=-1)
+
+
+def _unscaled(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
+    """``P u / r`` by torch's backward pass of layer normalisation, at mean zero and r = 1."""
     zeros, ones = torch.zeros_like(r), torch.ones_like(r)
     kernel = torch.ops.aten.native_layer_norm_backward.default
     back: Tensor = kernel(
         u.contiguous(), z, z.shape[-1:], zeros, ones, None, None, [True, False, False]
     )[0]
-    return back.mul_(r)
+    return back

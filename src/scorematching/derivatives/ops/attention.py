@@ -1,0 +1,74 @@
+"""Multi-head attention, written out so that the axis of points is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced
+from scorematching.derivatives.ops.compositions import scaled_dot_product_attention
+from scorematching.derivatives.ops.registry import structural
+
+RARE = (
+    "bias_k bias_v key_padding_mask q_proj_weight k_proj_weight v_proj_weight static_k static_v "
+    "add_zero_attn use_separate_proj_weight need_weights is_causal"
+).split()
+"""Arguments that are left to torch's decomposition, unless they are None or False."""
+
+
+@structural("multi_head_attention_forward", kind="composed")
+def multi_head_attention(
+    call: Call,
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    attn_mask: Any = None,
+    need_weights: bool = True,
+    **rest: Any,
+) -> Any:
+    """``(L, N, E)`` queries, keys and values to ``(L, N, E)``; the weights are not returned."""
+    given = {"bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn, **rest}
+    given["need_weights"] = need_weights
+    batched = query.ndim == key.ndim == value.ndim == 3
+    if not batched or not _is_common(given) or not _is_added(attn_mask):
+        raise NoRule
+    q, k, v = (
+        part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        for part in _projected(query, key, value, in_proj_weight, in_proj_bias)
+    )
+    y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p if training else 0.0)
+    return F.linear(y.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias), None
+
+
+def _is_common(given: dict[str, Any]) -> bool:
+    """Whether no rare argument is given."""
+    return all(given.get(name) is None or given[name] is False for name in RARE)
+
+
+def _is_added(mask: Any) -> bool:
+    """Whether a mask is one of numbers that are added to all scores ``(L, S)``, or none."""
+    return mask is None or (
+        not isinstance(mask, Traced) and mask.ndim == 2 and mask.is_floating_point()
+    )
+
+
+def _projected(query: Any, key: Any, value: Any, weight: Tensor, bias: Any) -> Any:
+    """Queries, keys and values, by one product where they are the same."""
+    if query is key and key is value:
+        return torch.chunk(F.linear(query, weight, bias), 3, -1)
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    return [F.linear(x, *wb) for x, *wb in zip((query, key, value), weight.chunk(3), biases)]
