@@ -86,6 +86,8 @@ class Field(ABC):
 
     _curvature: Callable[..., tuple[Tensor, Tensor]]
     _divergence: Callable[..., tuple[Tensor, Tensor]]
+    _differences: Callable[..., tuple[Tensor, Tensor]]
+    """``v.s`` and curvature, ``(M, N, *F)``, from outputs at x, outputs at ``x +- hv``, v and h."""
 
     def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score, and ``v' (ds/dx) v`` averaged over the directions of each point.
@@ -121,9 +123,29 @@ class Field(ABC):
             lambda x: self._divergence(self.model, x, training, max_memory), x
         )
 
-    @abstractmethod
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of length ``step * |v|``, with no derivative at all."""
+        """`slice` by central differences: 2 M + 1 evaluations, no derivative.
+
+        Of log-densities ``v.s ~ (f(x + hv) - f(x - hv)) / 2h`` and
+        ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``; of scores
+        ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+            step: h, relative to the length of v.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
+        """
+        check_points(x)
+        v = directions(v, x)
+        check_positive(step, "step", "0.01 is a good start in float32")
+        y = self.model.evaluate_to_compare(x)
+        require_smooth(self.model, x, order=int(torch.is_grad_enabled()), what="curvature")
+        moved = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
+        projected, curvature = self._differences(y, moved, v, step)
+        return projected.movedim(0, -1), curvature.mean(0)
 
     def given(self, *conditions: Any) -> Field:
         """The field of a model with further arguments, ``model(x, *conditions)``.
@@ -140,12 +162,6 @@ class Field(ABC):
             check_smoothness=options.check_smoothness,
             route=options.route,
         )
-
-    def _centre(self, x: Tensor) -> Tensor:
-        """The model's output, to be compared with that at moved points."""
-        y = self.model.evaluate_to_compare(x)
-        require_smooth(self.model, x, order=int(torch.is_grad_enabled()), what="curvature")
-        return y
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score along each direction, and ``v' (ds/dx) v`` averaged over them.
@@ -225,28 +241,10 @@ class LogDensityField(Field):
         check_points(x)
         return self.model.evaluate(x)
 
-    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.
-
-        ``v.s ~ (f(x + hv) - f(x - hv)) / 2h`` and
-        ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``.
-
-        Args:
-            x: points ``(N, *event)``.
-            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
-            step: h, relative to the length of v.
-
-        Returns:
-            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
-        """
-        check_points(x)
-        v = directions(v, x)
-        _check_step(step)
-        centre = self._centre(x)
-        values = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
-        ahead, behind = values.chunk(2)
-        projected = (ahead - behind) / (2 * step)
-        return projected.movedim(0, -1), ((ahead + behind - 2 * centre) / step**2).mean(0)
+    @staticmethod
+    def _differences(f: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        ahead, behind = moved.chunk(2)
+        return (ahead - behind) / (2 * step), (ahead + behind - 2 * f) / step**2
 
 
 class VectorField(Field):
@@ -282,26 +280,10 @@ class VectorField(Field):
             return self.model.evaluate(x)
         return routes.vector_score(self.model, x)
 
-    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of scores: 2 M + 1 evaluations, no derivative.
-
-        ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
-
-        Args:
-            x: points ``(N, *event)``.
-            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
-            step: h, relative to the length of v.
-
-        Returns:
-            ``v.s``, ``(N, M)``, and curvature ``(N,)``.
-        """
-        check_points(x)
-        v = directions(v, x)
-        _check_step(step)
-        self._centre(x)
-        scores = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
-        ahead, behind = inner(torch.cat([v, v]), scores, event_axes(x)).chunk(2)
-        return ((ahead + behind) / 2).movedim(0, -1), ((ahead - behind) / (2 * step)).mean(0)
+    @staticmethod
+    def _differences(s: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        ahead, behind = inner(torch.cat([v, v]), moved, event_axes(s)).chunk(2)
+        return (ahead + behind) / 2, (ahead - behind) / (2 * step)
 
 
 def as_field(model: Any) -> Field:
@@ -327,7 +309,3 @@ def on_copies(evaluate: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:
     One copy at a time: a model may carry a context of N rows in its closure.
     """
     return torch.stack([evaluate(copy) for copy in copies])
-
-
-def _check_step(step: float) -> None:
-    check_positive(step, "step", "0.01 is a good start in float32")
