@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_share
 from scorematching.datasets import Standardise
-from scorematching.estimators.base import ScoreEstimator, check_fraction
+from scorematching.estimators.base import ScoreEstimator
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
@@ -95,19 +95,21 @@ class SlicedScoreEstimator(ScoreEstimator):
         self.mean_, self.scale_ = standardise.mean, standardise.std
         generator = self._generator(self.random_state)
         z = standardise(x)
-        check_fraction(self.validation_fraction, "validation_fraction")
+        check_share(self.validation_fraction, "validation_fraction", "0.1 suits most data")
         held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
         order = torch.randperm(len(z), generator=generator, device=z.device)
         held, rest = z[order[:held_out]], z[order[held_out:]]
         with torch.device(z.device):
             network = ScoreNetwork(z.shape[1], tuple(self.hidden), generator=generator)
         self.network_ = network.to(self._dtype)
+        objective = SlicedScoreMatchingVR(num_projections=self.num_projections)
+        exact = self.n_features_in_ <= _MAX_EXACT_DIM
         self.result_ = train(
             VectorField(self.network_),
-            SlicedScoreMatchingVR(num_projections=self.num_projections),
+            objective,
             rest,
             self._config(len(rest)),
-            validation=HeldOut(held, self._validation_objective(), generator),
+            validation=HeldOut(held, ScoreMatching() if exact else objective, generator),
             executor=("captured", "eager"),
             callbacks=[StopInTime(Clock(self.max_seconds))],
             generator=generator,
@@ -127,11 +129,6 @@ class SlicedScoreEstimator(ScoreEstimator):
             validate_every=self.validate_every,
             patience=self.patience,
         )
-
-    def _validation_objective(self) -> Objective:
-        if self.n_features_in_ <= _MAX_EXACT_DIM:
-            return ScoreMatching()
-        return SlicedScoreMatchingVR(num_projections=self.num_projections)
 
 
 class HeldOut:
@@ -159,12 +156,9 @@ class HeldOut:
     def __call__(self, field: VectorField) -> float:
         """The mean loss of a field if it improves on the best so far, or else that of the best."""
         losses = self.objective.loss(field, self.x, self.noise).double()
-        if self.best is None or _improves(losses, self.best):
+        if self.best is None:
+            self.best = losses
+        change = (losses - self.best).sort().values
+        if change[min(_LEFT_OUT, len(change) - 1) :].sum() < 0:
             self.best = losses
         return self.best.mean().item()
-
-
-def _improves(losses: Tensor, best: Tensor) -> bool:
-    """Whether the total loss is lower without the points whose losses fell most."""
-    change = (losses - best).sort().values
-    return bool(change[min(_LEFT_OUT, len(change) - 1) :].sum() < 0)
