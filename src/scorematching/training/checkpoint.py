@@ -84,7 +84,9 @@ def load(folder: Path, index: str = INDEX) -> Checkpoint | None:
     if "checksum" not in found:
         logger.warning("%s has no checksums, as in earlier versions: it is not verified", path)
     last, best = (read_tensors(folder, found, name) for name in ("last", "best"))
-    return Checkpoint(_state(found), last or {}, best)
+    ours = ("format", "files", "checksums", "checksum")
+    state = {key: value for key, value in found.items() if key not in ours}
+    return Checkpoint(state, last or {}, best)
 
 
 def load_or_previous(folder: Path) -> Checkpoint | None:
@@ -116,12 +118,6 @@ def load_or_previous(folder: Path) -> Checkpoint | None:
     return before
 
 
-def _state(index: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run wrote into an index."""
-    ours = ("format", "files", "checksums", "checksum")
-    return {key: value for key, value in index.items() if key not in ours}
-
-
 def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | None:
     """The checkpoint in a folder, or None; it must belong to the same run.
 
@@ -134,19 +130,15 @@ def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | No
     if found is None:
         return None
     with naming_values(folder):
-        _check_same_run(found, folder, resume, config)
+        if not resume:
+            raise ValueError(
+                f"folder must not hold another run, got {folder} with one of "
+                f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
+            )
+        known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
+        before = {k: v for k, v in found.state["config"].items() if k in known}
+        _check_same_config(TrainConfig(**before), config, folder)
     return found
-
-
-def _check_same_run(found: Checkpoint, folder: Path, resume: bool, config: TrainConfig) -> None:
-    if not resume:
-        raise ValueError(
-            f"folder must not hold another run, got {folder} with one of "
-            f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
-        )
-    known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
-    before = {k: v for k, v in found.state["config"].items() if k in known}
-    _check_same_config(TrainConfig(**before), config, folder)
 
 
 @contextmanager

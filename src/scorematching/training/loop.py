@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
-from scorematching.training.arguments import check_arguments, check_parts
+from scorematching.training.arguments import check_arguments
 from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
@@ -96,8 +96,8 @@ def train(
         >>> train(density, SlicedScoreMatchingVR(), x, config).steps
         20
     """
-    check_arguments(config, folder, resume, generator, progress)
-    check_parts(config, validation, validation_objective, callbacks)
+    run = (generator, folder, resume, progress)
+    check_arguments(config, validation, validation_objective, callbacks, *run)
     ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)

@@ -41,18 +41,14 @@ def naming_lost_ranks(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_communication(error):
+        words = str(error).lower()
+        if not (isinstance(error, dist.DistError) or "gloo" in words or "nccl" in words):
             raise
         lost = _lost(store, ranks)
         raise LostRankError(
             f"{lost} no longer answers; rank {ranks.rank} stops, too. Look at the output of that "
             "process, and start all of them again with resume=True"
         ) from error
-
-
-def _is_communication(error: RuntimeError) -> bool:
-    words = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in words or "nccl" in words
 
 
 def _lost(store: Any, ranks: Ranks) -> str:
