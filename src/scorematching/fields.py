@@ -56,7 +56,6 @@ class Field(ABC):
     """
 
     def __init__(self, model: Any, kind: str, check: Any, check_smoothness: bool, route: str):
-        """Wrap a model."""
         if not callable(model):
             raise TypeError(
                 f"the model must be callable, x -> tensor, got {type(model).__name__}; "
@@ -69,7 +68,6 @@ class Field(ABC):
         self.model = Model(model, check, kind, check_smoothness, route)
 
     def __repr__(self) -> str:
-        """Name the wrapped model."""
         call = self.model.call
         return f"{type(self).__name__}({getattr(call, '__name__', type(call).__name__)})"
 
@@ -100,9 +98,7 @@ class Field(ABC):
             score ``(N, *F, *event)`` and curvature ``(N, *F)``.
         """
         check_points(x)
-        v = directions(v, x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: self._curvature(self.model, x, v, training), x)
+        return answer(self, self._curvature, x, v=directions(v, x))
 
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
@@ -117,11 +113,7 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and divergence ``(N, *F)``.
         """
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(
-            lambda x: self._divergence(self.model, x, training, max_memory), x
-        )
+        return answer(self, self._divergence, x, max_memory=max_memory)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences: 2 M + 1 evaluations, no derivative.
@@ -207,16 +199,13 @@ class LogDensityField(Field):
         check_smoothness: bool = True,
         route: str = "auto",
     ) -> None:
-        """Wrap a log-density."""
         self.feature_axes = feature_axes
         check = partial(check_log_density, feature_axes=feature_axes)
         super().__init__(log_density, "log-density", check, check_smoothness, route)
 
     def score(self, x: Tensor) -> Tensor:
         """The gradient of the log-density, ``(N, *event) -> (N, *F, *event)``."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.log_density_score(self.model, x, training), x)
+        return answer(self, routes.log_density_score, x)
 
     @property
     def normalised(self) -> bool:
@@ -270,7 +259,6 @@ class VectorField(Field):
     _divergence = staticmethod(routes.vector_divergence)
 
     def __init__(self, vector: Vector, check_smoothness: bool = True, route: str = "auto") -> None:
-        """Wrap a vector field."""
         super().__init__(vector, "vector field", check_vector, check_smoothness, route)
 
     def score(self, x: Tensor) -> Tensor:
@@ -289,6 +277,13 @@ class VectorField(Field):
 def as_field(model: Any) -> Field:
     """A field as it is; any other callable as a log-density with one number per point."""
     return model if isinstance(model, Field) else LogDensityField(model, feature_axes=0)
+
+
+def answer(field: Field, question: Callable[..., Any], x: Tensor, **details: Any) -> Any:
+    """What a function of `derivatives.routes` answers about the model of a field at points."""
+    check_points(x)
+    training = torch.is_grad_enabled()
+    return double_backward.ask(lambda x: question(field.model, x, training=training, **details), x)
 
 
 def project(score: Tensor, v: Tensor) -> Tensor:

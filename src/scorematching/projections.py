@@ -57,7 +57,6 @@ class Projection(ABC):
     quadratic_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         for name in ("orthogonal", "balanced"):
             advice = "the number of directions is num= in sample, num_projections= in objectives"
             check_flag(getattr(self, name), name, advice)
