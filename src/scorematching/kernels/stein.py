@@ -88,28 +88,20 @@ def fit_stein(
         torch.Size([8, 100, 2])
     """
     check_samples(samples)
-    _check_eta(eta)
+    if not is_number(eta) or not 0 <= eta < float("inf"):
+        raise ValueError(
+            f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
+        )
     check_memory(samples, 4, "take a random subset, or SlicedScoreEstimator, which is trained")
     k = kernel_for(samples, kernel, bandwidth, include_diagonal)
     matrix = k(samples, samples)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     factor, info = torch.linalg.cholesky_ex(matrix + eta * eye)
-    _check_factor(info, eta)
-    root = torch.linalg.solve_triangular(factor, eye, upper=False)
-    return SteinScore(samples, k, eta, root, -k.grad_sum(samples, samples))
-
-
-def _check_eta(eta: float) -> None:
-    if not is_number(eta) or not 0 <= eta < float("inf"):
-        raise ValueError(
-            f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
-        )
-
-
-def _check_factor(info: Tensor, eta: float) -> None:
     if can_read_values(info) and bool(info.any()):
         raise ValueError(
             f"eta must be large enough to make the kernel matrix positive definite, got {eta!r} in "
             f"{int((info > 0).sum())} sets of samples; repeated samples, or a wide bandwidth, need "
             "eta = 1e-3 or more"
         )
+    root = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return SteinScore(samples, k, eta, root, -k.grad_sum(samples, samples))
