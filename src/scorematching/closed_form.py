@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -238,7 +239,7 @@ class _FeatureField(LogDensityField):
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features along each direction, and their curvatures."""
         check_points(x)
-        return answer(self, routes.features_slice, x, v=directions(v, x))
+        return answer(self, partial(routes.features_slice, v=directions(v, x)), x)
 
 
 def _joined(features: Features, base: Features | None) -> Features:

@@ -98,7 +98,7 @@ class Field(ABC):
             score ``(N, *F, *event)`` and curvature ``(N, *F)``.
         """
         check_points(x)
-        return answer(self, self._curvature, x, v=directions(v, x))
+        return answer(self, partial(self._curvature, v=directions(v, x)), x)
 
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
@@ -113,7 +113,7 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and divergence ``(N, *F)``.
         """
-        return answer(self, self._divergence, x, max_memory=max_memory)
+        return answer(self, partial(self._divergence, max_memory=max_memory), x)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences: 2 M + 1 evaluations, no derivative.
@@ -279,11 +279,11 @@ def as_field(model: Any) -> Field:
     return model if isinstance(model, Field) else LogDensityField(model, feature_axes=0)
 
 
-def answer(field: Field, question: Callable[..., Any], x: Tensor, **details: Any) -> Any:
+def answer(field: Field, question: Callable[..., Any], x: Tensor) -> Any:
     """What a function of `derivatives.routes` answers about the model of a field at points."""
     check_points(x)
     training = torch.is_grad_enabled()
-    return double_backward.ask(lambda x: question(field.model, x, training=training, **details), x)
+    return double_backward.ask(lambda x: question(field.model, x, training=training), x)
 
 
 def project(score: Tensor, v: Tensor) -> Tensor:

@@ -44,7 +44,17 @@ def scores_at(model: Any, x: Tensor) -> Tensor:
         else:
             score = score_function(model, x[:_BATCH_SIZE])
             found = torch.cat([score(batch) for batch in x.split(_BATCH_SIZE)])
-    _check_scores(found, x)
+    if found.shape != x.shape:
+        raise ValueError(
+            f"the scores must have the shape of x, {tuple(x.shape)}, got {tuple(found.shape)}; "
+            "pass grad log p at the same points"
+        )
+    bad = int((~found.isfinite()).flatten(1).any(1).sum())
+    if bad:
+        raise ValueError(
+            f"the scores must be finite, got NaN or infinity at {bad} of {len(x)} points; "
+            "check that all points lie where the model has a density"
+        )
     return found.flatten(1)
 
 
@@ -122,17 +132,3 @@ def _returns_vectors(model: Any, x: Tensor) -> bool:
         f"the model must return log-densities ({len(x)},) or scores {tuple(x.shape)} for "
         f"{len(x)} points, got {shape}; reduce over the event axes only, not over the batch"
     )
-
-
-def _check_scores(found: Tensor, x: Tensor) -> None:
-    if found.shape != x.shape:
-        raise ValueError(
-            f"the scores must have the shape of x, {tuple(x.shape)}, got {tuple(found.shape)}; "
-            "pass grad log p at the same points"
-        )
-    bad = int((~found.isfinite()).flatten(1).any(1).sum())
-    if bad:
-        raise ValueError(
-            f"the scores must be finite, got NaN or infinity at {bad} of {len(x)} points; "
-            "check that all points lie where the model has a density"
-        )

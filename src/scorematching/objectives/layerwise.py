@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -175,7 +176,7 @@ def propagated_curvature(field: LogDensityField, x: Tensor, signs: Signs) -> tup
         x: points ``(N, *event)``.
         signs: returns independent random signs of the shape of a tensor.
     """
-    return answer(field, routes.propagated_curvature, x, signs=signs)
+    return answer(field, partial(routes.propagated_curvature, signs=signs), x)
 
 
 def propagated_curvatures(field: LogDensityField, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:

@@ -217,14 +217,12 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
 # Optimisers, whose state is tensors and numbers by parameter and name.
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
-    """The tensors in an optimiser's state, as ``"<parameter>.<name>"``."""
-    return {key: value for key, value in _flat(optimizer) if isinstance(value, Tensor)}
-
-
-def optimizer_numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The rest of the state, under the same names."""
-    return {key: value for key, value in _flat(optimizer) if not isinstance(value, Tensor)}
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors in an optimiser's state, and the rest, both as ``"<parameter>.<name>"``."""
+    state = optimizer.state_dict()["state"]
+    flat = {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
+    tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
+    return tensors, {key: value for key, value in flat.items() if key not in tensors}
 
 
 def restore_optimizer(
@@ -239,11 +237,6 @@ def restore_optimizer(
         state.setdefault(int(i), {})[name] = own
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _flat(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
-    state = optimizer.state_dict()["state"]
-    return [(f"{i}.{name}", value) for i, entry in state.items() for name, value in entry.items()]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

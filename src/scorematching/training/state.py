@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from scorematching.training.checkpoint import (
     Checkpoint,
-    optimizer_numbers,
-    optimizer_tensors,
+    optimizer_state,
     prefixed,
     restore_optimizer,
     under,
@@ -131,7 +130,7 @@ class TrainState:
         tensors = {
             **prefixed("module", self.module.state_dict()),
             **prefixed("average", dict(zip(self._names(), self.average))),
-            **prefixed("optimizer", optimizer_tensors(self.optimizer)),
+            **prefixed("optimizer", optimizer_state(self.optimizer)[0]),
             **({} if reference is None else {"stopping.reference": reference}),
             **prefixed("generator", {k: v[None] for k, v in generators.items()}),
         }
@@ -161,7 +160,7 @@ class TrainState:
             "processes": self.ranks.count,
             "last_finite": self.losses.last_finite,
             "recent": self.losses.recent,
-            "optimizer": optimizer_numbers(self.optimizer),
+            "optimizer": optimizer_state(self.optimizer)[1],
             "config": asdict(self.config),
             "history": [asdict(record) for record in self.history],
         }
