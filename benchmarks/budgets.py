@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
+from reproduction.dkef.fitting import DeepKernelConfig, fit_dkef
 from scorematching.distributions import Gaussian
-from scorematching.estimators.deep_kernel import DeepKernelConfig, fit_dkef
 from scorematching.evaluation.fid.distances import (
     feature_moments,
     frechet_distance,

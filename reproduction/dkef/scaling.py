@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.harness.provenance import device_name
 from benchmarks.harness.timing import Step, interleaved, peak_bytes, seconds_of
+from reproduction.dkef.fitting import two_stage_loss
 from reproduction.dkef.scaling_report import UNIT, notes, plot, reference_dim
 from reproduction.experiment import Experiment, Job, Metrics, as_numbers
 from reproduction.files import read_json
 from reproduction.objectives import METHODS, objective
 from scorematching._files import write_atomically
 from scorematching.capture import CapturedStep
-from scorematching.estimators.deep_kernel import two_stage_loss
 from scorematching.models import DKEF
 
 Cell = dict[str, Any]

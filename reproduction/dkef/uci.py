@@ -19,6 +19,7 @@ import torch
 from sklearn.mixture import GaussianMixture as MixtureFit
 from torch import Tensor
 
+from reproduction.dkef.fitting import DeepKernelConfig, DeepKernelFit, fit_dkef
 from reproduction.dkef.uci_report import draw_figures, write_notes
 from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.files import read_json
@@ -27,7 +28,6 @@ from scorematching._files import write_atomically
 from scorematching.datasets import Dequantise, Split, Whiten, drop_correlated, load, paper_split
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.errors import DivergedError, FolderInUseError
-from scorematching.estimators.deep_kernel import DeepKernelConfig, DeepKernelFit, fit_dkef
 from scorematching.evaluation import importance_log_z, log_likelihood, score_matching_loss
 from scorematching.models import DKEF
 from scorematching.training.lock import locked

@@ -149,6 +149,12 @@ def check_positive(value: Any, name: str, advice: str) -> None:
         raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
 
 
+def check_share(value: Any, name: str, advice: str) -> None:
+    """Require a number strictly between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value!r}; {advice}")
+
+
 def check_count(value: Any, name: str, advice: str) -> None:
     """Require an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values, check_generator, check_points, is_number
-from scorematching.derivatives import double_backward, routes
-from scorematching.fields import LogDensityField, directions
+from scorematching.derivatives import routes
+from scorematching.fields import LogDensityField, answer, directions
 from scorematching.objectives import Objective, SlicedScoreMatchingVR
 from scorematching.objectives.layerwise import SelectableFeatures, select
 
@@ -87,7 +88,7 @@ class QuadraticForm:
         generator: torch.Generator | None = None,
     ) -> QuadraticForm:
         """The form of these points and of more, with new noise; arguments as `solve_linear`."""
-        return self.merge(_draw_form(features, base, x, objective, generator))
+        return self.merge(draw_form(features, base, x, objective, generator))
 
     def solve(self, lam: float | Tensor) -> Tensor:
         """The weights ``(L,)`` that minimise the loss plus ``0.5 lam |alpha|^2``.
@@ -103,7 +104,12 @@ class QuadraticForm:
                 positive definite to working precision.
         """
         _check_penalty(lam)
-        _check_finite_form(self)
+        for name, value in (("G", self.G), ("b", self.b)):
+            if can_read_values(value) and not bool(value.isfinite().all()):
+                raise ValueError(
+                    f"{name} must be finite, got NaN or infinity, for any lam; check that "
+                    "features and base and their derivatives are finite at every point"
+                )
         penalty = lam * torch.eye(len(self.b), dtype=self.G.dtype, device=self.G.device)
         matrix = self.G + penalty
         factor, info = torch.linalg.cholesky_ex(matrix)
@@ -146,7 +152,11 @@ def quadratic_form(
         >>> torch.allclose(form(alpha), loss)
         True
     """
-    _check_quadratic(objective)
+    if isinstance(objective, SlicedScoreMatchingVR) and objective.beta != 1:
+        raise ValueError(
+            f"beta must be 1 for a closed form, got {objective.beta!r}; use "
+            "SlicedScoreMatchingVR(), or SlicedScoreMatching() for beta = 0"
+        )
     check_points(x)
     # The base is one more feature, of weight one, so that it gets the same noise.
     first, second = objective.terms(_FeatureField(_joined(features, base)), x, noise)
@@ -198,10 +208,10 @@ def solve_linear(
         >>> torch.allclose(alpha, torch.tensor([0.75, 0.25]))
         True
     """
-    return _draw_form(features, base, x, objective, generator).solve(lam)
+    return draw_form(features, base, x, objective, generator).solve(lam)
 
 
-def _draw_form(
+def draw_form(
     features: Features,
     base: Features | None,
     x: Tensor,
@@ -224,15 +234,12 @@ class _FeatureField(LogDensityField):
 
     def score(self, x: Tensor) -> Tensor:
         """The gradients of all features, ``(N, L, *event)``."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.jacobian(self.model, x, training), x)
+        return answer(self, routes.jacobian, x)
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all features along each direction, and their curvatures."""
         check_points(x)
-        v, training = directions(v, x), torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.features_slice(self.model, x, v, training), x)
+        return answer(self, partial(routes.features_slice, v=directions(v, x)), x)
 
 
 def _joined(features: Features, base: Features | None) -> Features:
@@ -262,14 +269,6 @@ def _joined(features: Features, base: Features | None) -> Features:
     return SelectableFeatures(every, at) if isinstance(features, SelectableFeatures) else every
 
 
-def _check_quadratic(objective: Objective) -> None:
-    if isinstance(objective, SlicedScoreMatchingVR) and objective.beta != 1:
-        raise ValueError(
-            f"beta must be 1 for a closed form, got {objective.beta!r}; use "
-            "SlicedScoreMatchingVR(), or SlicedScoreMatching() for beta = 0"
-        )
-
-
 def _check_penalty(lam: Any) -> None:
     if not is_number(lam) and not (isinstance(lam, Tensor) and lam.ndim == 0):
         raise TypeError(f"lam must be a number or a tensor of shape (), got {lam!r}; try 0.01")
@@ -281,15 +280,6 @@ def _check_penalty(lam: Any) -> None:
 
 def _number(lam: float | Tensor) -> float:
     return float(lam.detach()) if isinstance(lam, Tensor) else float(lam)
-
-
-def _check_finite_form(form: QuadraticForm) -> None:
-    for name, value in (("G", form.G), ("b", form.b)):
-        if can_read_values(value) and not bool(value.isfinite().all()):
-            raise ValueError(
-                f"{name} must be finite, got NaN or infinity, for any lam; check that "
-                "features and base and their derivatives are finite at every point"
-            )
 
 
 def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Tensor) -> None:

@@ -56,7 +56,6 @@ class Field(ABC):
     """
 
     def __init__(self, model: Any, kind: str, check: Any, check_smoothness: bool, route: str):
-        """Wrap a model."""
         if not callable(model):
             raise TypeError(
                 f"the model must be callable, x -> tensor, got {type(model).__name__}; "
@@ -69,7 +68,6 @@ class Field(ABC):
         self.model = Model(model, check, kind, check_smoothness, route)
 
     def __repr__(self) -> str:
-        """Name the wrapped model."""
         call = self.model.call
         return f"{type(self).__name__}({getattr(call, '__name__', type(call).__name__)})"
 
@@ -86,6 +84,8 @@ class Field(ABC):
 
     _curvature: Callable[..., tuple[Tensor, Tensor]]
     _divergence: Callable[..., tuple[Tensor, Tensor]]
+    _differences: Callable[..., tuple[Tensor, Tensor]]
+    """``v.s`` and curvature, ``(M, N, *F)``, from outputs at x, outputs at ``x +- hv``, v and h."""
 
     def score_and_curvature(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score, and ``v' (ds/dx) v`` averaged over the directions of each point.
@@ -98,9 +98,7 @@ class Field(ABC):
             score ``(N, *F, *event)`` and curvature ``(N, *F)``.
         """
         check_points(x)
-        v = directions(v, x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: self._curvature(self.model, x, v, training), x)
+        return answer(self, partial(self._curvature, v=directions(v, x)), x)
 
     def score_and_divergence(
         self, x: Tensor, max_memory: int | None = None
@@ -115,15 +113,31 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and divergence ``(N, *F)``.
         """
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(
-            lambda x: self._divergence(self.model, x, training, max_memory), x
-        )
+        return answer(self, partial(self._divergence, max_memory=max_memory), x)
 
-    @abstractmethod
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of length ``step * |v|``, with no derivative at all."""
+        """`slice` by central differences: 2 M + 1 evaluations, no derivative.
+
+        Of log-densities ``v.s ~ (f(x + hv) - f(x - hv)) / 2h`` and
+        ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``; of scores
+        ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
+
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+            step: h, relative to the length of v.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
+        """
+        check_points(x)
+        v = directions(v, x)
+        check_positive(step, "step", "0.01 is a good start in float32")
+        y = self.model.evaluate_to_compare(x)
+        require_smooth(self.model, x, order=int(torch.is_grad_enabled()), what="curvature")
+        moved = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
+        projected, curvature = self._differences(y, moved, v, step)
+        return projected.movedim(0, -1), curvature.mean(0)
 
     def given(self, *conditions: Any) -> Field:
         """The field of a model with further arguments, ``model(x, *conditions)``.
@@ -140,12 +154,6 @@ class Field(ABC):
             check_smoothness=options.check_smoothness,
             route=options.route,
         )
-
-    def _centre(self, x: Tensor) -> Tensor:
-        """The model's output, to be compared with that at moved points."""
-        y = self.model.evaluate_to_compare(x)
-        require_smooth(self.model, x, order=int(torch.is_grad_enabled()), what="curvature")
-        return y
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score along each direction, and ``v' (ds/dx) v`` averaged over them.
@@ -191,16 +199,13 @@ class LogDensityField(Field):
         check_smoothness: bool = True,
         route: str = "auto",
     ) -> None:
-        """Wrap a log-density."""
         self.feature_axes = feature_axes
         check = partial(check_log_density, feature_axes=feature_axes)
         super().__init__(log_density, "log-density", check, check_smoothness, route)
 
     def score(self, x: Tensor) -> Tensor:
         """The gradient of the log-density, ``(N, *event) -> (N, *F, *event)``."""
-        check_points(x)
-        training = torch.is_grad_enabled()
-        return double_backward.ask(lambda x: routes.log_density_score(self.model, x, training), x)
+        return answer(self, routes.log_density_score, x)
 
     @property
     def normalised(self) -> bool:
@@ -225,28 +230,10 @@ class LogDensityField(Field):
         check_points(x)
         return self.model.evaluate(x)
 
-    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of log-densities: 2 M + 1 evaluations, no derivative.
-
-        ``v.s ~ (f(x + hv) - f(x - hv)) / 2h`` and
-        ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``.
-
-        Args:
-            x: points ``(N, *event)``.
-            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
-            step: h, relative to the length of v.
-
-        Returns:
-            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
-        """
-        check_points(x)
-        v = directions(v, x)
-        _check_step(step)
-        centre = self._centre(x)
-        values = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
-        ahead, behind = values.chunk(2)
-        projected = (ahead - behind) / (2 * step)
-        return projected.movedim(0, -1), ((ahead + behind - 2 * centre) / step**2).mean(0)
+    @staticmethod
+    def _differences(f: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        ahead, behind = moved.chunk(2)
+        return (ahead - behind) / (2 * step), (ahead + behind - 2 * f) / step**2
 
 
 class VectorField(Field):
@@ -272,7 +259,6 @@ class VectorField(Field):
     _divergence = staticmethod(routes.vector_divergence)
 
     def __init__(self, vector: Vector, check_smoothness: bool = True, route: str = "auto") -> None:
-        """Wrap a vector field."""
         super().__init__(vector, "vector field", check_vector, check_smoothness, route)
 
     def score(self, x: Tensor) -> Tensor:
@@ -282,31 +268,22 @@ class VectorField(Field):
             return self.model.evaluate(x)
         return routes.vector_score(self.model, x)
 
-    def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """`slice` by central differences of scores: 2 M + 1 evaluations, no derivative.
-
-        ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
-
-        Args:
-            x: points ``(N, *event)``.
-            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
-            step: h, relative to the length of v.
-
-        Returns:
-            ``v.s``, ``(N, M)``, and curvature ``(N,)``.
-        """
-        check_points(x)
-        v = directions(v, x)
-        _check_step(step)
-        self._centre(x)
-        scores = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
-        ahead, behind = inner(torch.cat([v, v]), scores, event_axes(x)).chunk(2)
-        return ((ahead + behind) / 2).movedim(0, -1), ((ahead - behind) / (2 * step)).mean(0)
+    @staticmethod
+    def _differences(s: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        ahead, behind = inner(torch.cat([v, v]), moved, event_axes(s)).chunk(2)
+        return (ahead + behind) / 2, (ahead - behind) / (2 * step)
 
 
 def as_field(model: Any) -> Field:
     """A field as it is; any other callable as a log-density with one number per point."""
     return model if isinstance(model, Field) else LogDensityField(model, feature_axes=0)
+
+
+def answer(field: Field, question: Callable[..., Any], x: Tensor) -> Any:
+    """What a function of `derivatives.routes` answers about the model of a field at points."""
+    check_points(x)
+    training = torch.is_grad_enabled()
+    return double_backward.ask(lambda x: question(field.model, x, training=training), x)
 
 
 def project(score: Tensor, v: Tensor) -> Tensor:
@@ -327,7 +304,3 @@ def on_copies(evaluate: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:
     One copy at a time: a model may carry a context of N rows in its closure.
     """
     return torch.stack([evaluate(copy) for copy in copies])
-
-
-def _check_step(step: float) -> None:
-    check_positive(step, "step", "0.01 is a good start in float32")

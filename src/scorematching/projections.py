@@ -20,7 +20,6 @@ larger group consists of several blocks, independent of each other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
@@ -32,10 +31,6 @@ from scorematching._checks import check_count, check_flag, check_generator, chec
 from scorematching._directions import split
 from scorematching._shapes import dimension
 from scorematching._tracing import is_recording
-
-Groups = Callable[[Tensor, int, int, int, torch.Generator | None], Tensor]
-"""``(like, groups, size, D, generator) -> (groups, size, D)``: independent groups of directions,
-orthogonal in blocks."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,6 @@ class Projection(ABC):
     quadratic_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         for name in ("orthogonal", "balanced"):
             advice = "the number of directions is num= in sample, num_projections= in objectives"
             check_flag(getattr(self, name), name, advice)
@@ -89,7 +83,38 @@ class Projection(ABC):
 
 
 @dataclass(frozen=True)
-class Rademacher(Projection):
+class Grouped(Projection):
+    """Directions in independent groups, as in the table of this module."""
+
+    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+        """``sample`` without its checks, for callers that have already made them."""
+        n, d = x.shape[0], dimension(x)
+        if self.balanced and self.orthogonal:
+            size = num * min(n, max(1, self.block(d) // num))
+        elif self.balanced:
+            size = num * n
+        else:
+            size = num if self.orthogonal else 1
+        # Half precision has neither QR nor exact small integers; directions are drawn above it.
+        like = x if x.element_size() >= 4 else x.new_empty(0, dtype=torch.float32)
+        v = self.draw_groups(like, (-(-n * num // size), size, d), generator).to(x.dtype)
+        if num == 1:
+            return _cut(v.reshape(-1, d), 0, n).reshape(1, *x.shape)
+        return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
+
+    def block(self, d: int) -> int:
+        """The most directions in D coordinates that can be mutually orthogonal."""
+        return d
+
+    @abstractmethod
+    def draw_groups(
+        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
+    ) -> Tensor:
+        """Independent groups of directions, ``(groups, size, D)``, orthogonal in blocks."""
+
+
+@dataclass(frozen=True)
+class Rademacher(Grouped):
     """The uniform distribution on {-1, 1}^D: least variance of ``v' A v`` among independent v.
 
     Balanced directions are rows of a Hadamard matrix with random column signs. The signs alone
@@ -117,9 +142,23 @@ class Rademacher(Projection):
 
     balanced: bool = True
 
-    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
-        """``sample`` without its checks, for callers that have already made them."""
-        return _draw_groups(self, x, num, generator, _power_of_two(dimension(x)), _signs)
+    def block(self, d: int) -> int:
+        """D rounded up to a power of two, the size of a Hadamard matrix."""
+        return 1 << (d - 1).bit_length()
+
+    def draw_groups(
+        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
+    ) -> Tensor:
+        """Groups of rows of Hadamard matrices with random columns and column signs."""
+        groups, size, d = shape
+        order = self.block(d)
+        rows = min(size, order)
+        signs = random_signs(like, (groups, -(-size // rows), 1, d), generator)
+        if rows > 1:
+            # Sorting random keys, unlike randperm, can be captured in a CUDA graph.
+            keys = torch.rand(order, generator=generator, device=like.device)
+            signs = _hadamard(rows, order, keys.argsort()[:d], like) * signs
+        return _cut(signs.reshape(groups, -1, d), 1, size)
 
 
 @dataclass(frozen=True)
@@ -159,7 +198,7 @@ class SplitRademacher(Projection):
 
 
 @dataclass(frozen=True)
-class Sphere(Projection):
+class Sphere(Grouped):
     """The uniform distribution on the sphere of radius sqrt(D).
 
     Orthogonal directions are columns of a Haar-distributed orthogonal matrix, by QR: O(D^2)
@@ -172,13 +211,15 @@ class Sphere(Projection):
         True
     """
 
-    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
-        """``sample`` without its checks, for callers that have already made them."""
-        return _draw_groups(self, x, num, generator, dimension(x), _on_sphere)
+    def draw_groups(
+        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
+    ) -> Tensor:
+        """Groups of vectors of length sqrt(D)."""
+        return shape[-1] ** 0.5 * _unit_vectors(like, shape, generator)
 
 
 @dataclass(frozen=True)
-class Gaussian(Projection):
+class Gaussian(Grouped):
     """The standard normal distribution.
 
     Orthogonal directions are those of `Sphere`, each with an independent chi-distributed length,
@@ -191,76 +232,14 @@ class Gaussian(Projection):
         True
     """
 
-    def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
-        """``sample`` without its checks, for callers that have already made them."""
-        return _draw_groups(self, x, num, generator, dimension(x), _normals)
-
-
-def _draw_groups(
-    options: Projection,
-    x: Tensor,
-    num: int,
-    generator: torch.Generator | None,
-    block: int,
-    draw: Groups,
-) -> Tensor:
-    """Directions ``(M, N, *event)``, in orthogonal groups as in the table of this module.
-
-    ``block`` is the most directions that can be mutually orthogonal, and ``draw`` draws
-    independent groups of directions.
-    """
-    n, d = x.shape[0], dimension(x)
-    if options.balanced and options.orthogonal:
-        size = num * min(n, max(1, block // num))
-    elif options.balanced:
-        size = num * n
-    else:
-        size = num if options.orthogonal else 1
-    # Half precision has neither QR nor exact small integers; directions are drawn above it.
-    like = x if x.element_size() >= 4 else x.new_empty(0, dtype=torch.float32)
-    v = draw(like, -(-n * num // size), size, d, generator).to(x.dtype)
-    if num == 1:
-        return _cut(v.reshape(-1, d), 0, n).reshape(1, *x.shape)
-    return v.reshape(-1, num, d)[:n].transpose(0, 1).reshape(num, *x.shape)
-
-
-def _power_of_two(d: int) -> int:
-    """D rounded up to a power of two."""
-    return 1 << (d - 1).bit_length()
-
-
-def _signs(
-    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-) -> Tensor:
-    """Groups of sign vectors: rows of Hadamard matrices with random columns and column signs."""
-    order = _power_of_two(d)
-    rows = min(size, order)
-    blocks = -(-size // rows)
-    signs = random_signs(like, (groups, blocks, 1, d), generator)
-    if rows == 1:
-        return _cut(signs.reshape(groups, -1, d), 1, size)
-    # Sorting random keys, unlike randperm, can be captured in a CUDA graph.
-    keys = torch.rand(order, generator=generator, device=like.device)
-    columns = keys.argsort()[:d]
-    pattern = _hadamard(rows, order, columns, like)
-    return _cut((pattern * signs).reshape(groups, -1, d), 1, size)
-
-
-def _on_sphere(
-    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-) -> Tensor:
-    """Groups of vectors of length sqrt(D)."""
-    return d**0.5 * _unit_vectors(like, groups, size, d, generator)
-
-
-def _normals(
-    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
-) -> Tensor:
-    """Groups of standard normal vectors."""
-    if size == 1:
-        return _normal(like, (groups, 1, d), generator)
-    length = _normal(like, (groups, size, d), generator).norm(dim=-1, keepdim=True)
-    return length * _unit_vectors(like, groups, size, d, generator)
+    def draw_groups(
+        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
+    ) -> Tensor:
+        """Groups of standard normal vectors."""
+        v = _normal(like, shape, generator)
+        if shape[1] == 1:
+            return v
+        return v.norm(dim=-1, keepdim=True) * _unit_vectors(like, shape, generator)
 
 
 def _cut(v: Tensor, dim: int, length: int) -> Tensor:
@@ -301,9 +280,10 @@ _MAX_CACHED = 1 << 20
 
 
 def _unit_vectors(
-    like: Tensor, groups: int, size: int, d: int, generator: torch.Generator | None
+    like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
 ) -> Tensor:
     """Uniform vectors of length one, ``(groups, size, D)``, orthogonal in blocks of D."""
+    groups, size, d = shape
     rows = min(size, d)
     blocks = -(-size // rows)
     z = _normal(like, (groups, blocks, d, rows), generator)

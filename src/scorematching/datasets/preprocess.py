@@ -294,7 +294,12 @@ class Dequantise:
         _check_table(x)
         _check_varies(x)
         check_positive(gaps, "gaps", "0.5 fills the gaps between rounded values")
-        widths = [_median_gap(c) if every_column or _repeats(c) else 0.0 for c in x.unbind(1)]
+        widths = []
+        for column in x.unbind(1):
+            values = column.unique()
+            rounded = every_column or len(values) < (1 - _MIN_REPEATS) * len(column)
+            # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
+            widths.append(values.diff().quantile(0.5).item() if rounded else 0.0)
         return cls(gaps * torch.tensor(widths, dtype=x.dtype, device=x.device))
 
     def __call__(self, x: Any, generator: torch.Generator | None = None) -> Any:
@@ -320,16 +325,6 @@ class Dequantise:
 def _as_tensor(x: Any) -> Tensor:
     """Tensors as they are; arrays and data frames of any numbers in double precision."""
     return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x, dtype=np.float64))
-
-
-def _repeats(column: Tensor) -> bool:
-    """Whether some values of a column occur more than once in different rows."""
-    return len(column.unique()) < (1 - _MIN_REPEATS) * len(column)
-
-
-def _median_gap(column: Tensor) -> float:
-    # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
-    return column.unique().diff().quantile(0.5).item()
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:

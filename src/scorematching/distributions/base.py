@@ -4,7 +4,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Self
 
 import torch
 from numpy.typing import ArrayLike
@@ -13,7 +13,6 @@ from torch import Tensor
 from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 
-Self = TypeVar("Self", bound="Distribution")
 Array = Tensor | ArrayLike
 
 
@@ -59,22 +58,12 @@ class Distribution(ABC):
         return self.log_density(x)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Normalised log-density, ``x: (N, D) -> (N,)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Normalised log-density, ``x: (N, D) -> (N,)``."""
         self._check_points(x)
         return self._log_density(x)
 
     def score(self, x: Tensor) -> Tensor:
-        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``.
-
-        Raises:
-            ValueError: if x has another shape.
-            TypeError: if x has another dtype.
-        """
+        """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``."""
         self._check_points(x)
         return self._score(x)
 
@@ -89,7 +78,7 @@ class Distribution(ABC):
         return self._sample(n, generator)
 
     def to(
-        self: Self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """Copy on another device or in another precision.
 
@@ -174,12 +163,8 @@ def whitener(covariance: Tensor, name: str) -> Tensor:
 def component_covariances(covariances: Tensor, means: Tensor) -> Tensor:
     """Covariances in any accepted form as ``(K, D, D)``."""
     num, dim = means.shape
-    if covariances.ndim == 1:
-        check_shape(covariances, "covariances", (num,))
-    elif covariances.ndim == 2:
-        check_shape(covariances, "covariances", (dim, dim))
-    elif covariances.ndim > 2:
-        check_shape(covariances, "covariances", (num, dim, dim))
+    shapes = [(), (num,), (dim, dim), (num, dim, dim)]
+    check_shape(covariances, "covariances", shapes[min(covariances.ndim, 3)])
     if covariances.ndim < 2:
         covariances = covariances[..., None, None] * torch.eye(dim).to(means)
     return covariances.expand(num, dim, dim)

@@ -45,7 +45,6 @@ class StudentT(Distribution):
     """
 
     def __init__(self, dim: int, df: Array, location: Array = 0.0, scale: Array = 1.0) -> None:
-        """Check the arguments and give every coordinate its own."""
         check_dim(dim, "StudentT", 1)
         df, location, scale = tensors({"df": df, "location": location, "scale": scale})
         for name, value in {"df": df, "location": location, "scale": scale}.items():

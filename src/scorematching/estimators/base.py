@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from scorematching._checks import check_device, is_number
+from scorematching._checks import check_device
 from scorematching._memory import in_chunks
 from scorematching.estimators.inputs import as_table
 from scorematching.evaluation.losses import score_matching_losses
@@ -81,11 +81,6 @@ class ScoreEstimator(BaseEstimator, ABC):
             X: points ``(N, D)``.
             max_memory: bytes that may be taken beside estimator, points and result, which is
                 measured; None evaluates 1024 points at a time.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
         """
         x, field = self._queries(X), self._field()
         with torch.no_grad():
@@ -102,11 +97,6 @@ class ScoreEstimator(BaseEstimator, ABC):
             X: points ``(N, D)`` that the estimator was not fitted to.
             y: ignored.
             max_memory: as for `grad_log_density`.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
         """
         x = self._queries(X)
         losses = score_matching_losses(self._field(), x, max_memory=max_memory)
@@ -155,13 +145,7 @@ class LogDensityMixin:
 
         Args:
             X: points ``(N, D)``.
-            max_memory: bytes that may be taken beside estimator, points and result, which is
-                measured; None evaluates 1024 points at a time.
-
-        Raises:
-            NotFittedError: before `fit`.
-            ValueError: if the points have another dimension than those of `fit`, or some are not
-                finite.
+            max_memory: as for `grad_log_density`.
         """
         x = self._queries(X)
         with torch.no_grad():
@@ -180,12 +164,6 @@ def check_distinct(x: Tensor) -> None:
             f"X must hold points that differ, got {len(x)} copies of one point; the score of a "
             "single point is undefined"
         )
-
-
-def check_fraction(value: Any, name: str) -> None:
-    """Require a number strictly between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:
-        raise ValueError(f"{name} must lie between 0 and 1, got {value!r}; 0.1 suits most data")
 
 
 def to_array(x: Tensor) -> Array:

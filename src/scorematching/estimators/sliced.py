@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_share
 from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
-from scorematching.estimators.base import ScoreEstimator, check_fraction
+from scorematching.estimators.base import ScoreEstimator
 from scorematching.estimators.memory import USES, parts_of_batch
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
@@ -125,7 +125,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         standardise = Standardise.fit(x)
         self.mean_, self.scale_ = standardise.mean, standardise.std
         z = standardise(x)
-        check_fraction(self.validation_fraction, "validation_fraction")
+        check_share(self.validation_fraction, "validation_fraction", "0.1 suits most data")
         held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
         order = torch.randperm(len(z), generator=generator, device=z.device)
         return z[order[held_out:]], z[order[:held_out]]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_generator, is_number
+from scorematching._checks import check_generator, check_share
 from scorematching._memory import in_chunks
 from scorematching.evaluation.estimate import Estimate, paired_difference
 from scorematching.evaluation.losses import score_matching_losses
@@ -102,8 +102,7 @@ def compare(
         >>> compare(lambda x: -x, narrow, x).better  # the first is a score, and the true one
         'a'
     """
-    if not is_number(level) or not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level!r}; 0.05 is usual")
+    check_share(level, "level", "0.05 is usual")
     if len(X) < 2:
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
     check_generator(generator, torch.empty(0))

@@ -30,8 +30,8 @@ class Estimate:
     standard_error: float
     count: int
 
-    @classmethod
-    def of(cls, values: Tensor) -> Estimate:
+    @staticmethod
+    def of(values: Tensor) -> Estimate:
         """The mean of independent values ``(N,)``.
 
         Raises:
@@ -42,7 +42,7 @@ class Estimate:
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
         deviation = values.std().item() if len(values) > 1 else math.nan
-        return cls(values.mean().item(), deviation / len(values) ** 0.5, len(values))
+        return Estimate(values.mean().item(), deviation / len(values) ** 0.5, len(values))
 
     def __str__(self) -> str:
         """Mean and standard error, to the digits that the standard error supports."""

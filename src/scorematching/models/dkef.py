@@ -1,5 +1,6 @@
 """Deep kernel exponential families."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +15,10 @@ from scorematching._checks import (
     check_coordinates,
     check_count,
     check_flag,
-    check_generator,
     check_points,
     check_positive,
 )
-from scorematching.closed_form import QuadraticForm, SelectableFeatures, quadratic_form
+from scorematching.closed_form import QuadraticForm, SelectableFeatures, draw_form
 from scorematching.distributions.bases import GaussianBase
 
 
@@ -81,7 +81,14 @@ class DKEF(nn.Module):
     ) -> None:
         """Build the networks; `initialise` moves the inducing points to data."""
         super().__init__()
-        _check_arguments(dim, num_inducing, num_kernels, width, lam, distances, as_released)
+        check_count(dim, "dim", "it is the number of coordinates")
+        check_count(num_inducing, "num_inducing", "200 is a good default")
+        check_count(num_kernels, "num_kernels", "3 is a good default")
+        check_count(width, "width", "30 is a good default")
+        check_positive(lam, "lam", "0.01 is a good start; it is trained")
+        check_flag(as_released, "as_released", "False is the formula of the paper")
+        choices = ("products", "differences")
+        check_choice(distances, "distances", choices, '"products" is the fast one')
         self.dim, self.num_inducing = dim, num_inducing
         self.distances, self.as_released = distances, as_released
         self.networks = FeatureNetworks(dim, num_kernels, width, generator)
@@ -167,12 +174,8 @@ class DKEF(nn.Module):
         """The mean loss of points as a function of alpha; arguments as `fit_alpha`."""
         check_points(x)
         check_count(chunk_size, "chunk_size", "100 points at a time suit most caches")
-        first, *rest = x.split(chunk_size)
-        noise = objective.draw(first, generator)
-        form = quadratic_form(self._selectable, self.base, first, objective, noise)
-        for chunk in rest:
-            form = form.update(self._selectable, self.base, chunk, objective, generator)
-        return form
+        forms = (self._batch_form(chunk, objective, generator) for chunk in x.split(chunk_size))
+        return functools.reduce(QuadraticForm.merge, forms)
 
     def two_stage_loss(
         self, x_alpha: Tensor, x_loss: Tensor, objective: Any, generator: Generator | None = None
@@ -204,14 +207,8 @@ class DKEF(nn.Module):
 
     def _batch_form(self, x: Tensor, objective: Any, generator: Generator | None) -> QuadraticForm:
         """The mean loss of points as a function of alpha, differentiable in all parameters."""
-        check_points(x)
-        check_generator(generator, x)
-        noise = objective.draw(x, generator)
-        return quadratic_form(self._selectable, self.base, x, objective, noise)
-
-    @property
-    def _selectable(self) -> SelectableFeatures:
-        return SelectableFeatures(self.features, self.feature_at)
+        features = SelectableFeatures(self.features, self.feature_at)
+        return draw_form(features, self.base, x, objective, generator)
 
     @property
     def _log_mixture(self) -> Tensor:
@@ -286,22 +283,3 @@ def _initial_bandwidths(num: int, given: Sequence[float] | None) -> list[float]:
     for value in given:
         check_positive(value, "every bandwidth", "the scale of the features is a good start")
     return [float(value) for value in given]
-
-
-def _check_arguments(
-    dim: int,
-    num_inducing: int,
-    num_kernels: int,
-    width: int,
-    lam: float,
-    distances: str,
-    as_released: bool,
-) -> None:
-    check_count(dim, "dim", "it is the number of coordinates")
-    check_count(num_inducing, "num_inducing", "200 is a good default")
-    check_count(num_kernels, "num_kernels", "3 is a good default")
-    check_count(width, "width", "30 is a good default")
-    check_positive(lam, "lam", "0.01 is a good start; it is trained")
-    check_flag(as_released, "as_released", "False is the formula of the paper")
-    choices = ("products", "differences")
-    check_choice(distances, "distances", choices, '"products" is the fast one')

@@ -89,22 +89,15 @@ class ScoreNetwork(nn.Module):
         """Score at ``x: (N, D)`` given ``context: (N, C)``: ``(N, D)``."""
         first: Any = self.net[0]
         check_coordinates(x, first.in_features - self.context_dim, first.weight)
-        self._check_context(x, context)
-        return self.net(x if context is None else torch.cat([x, context], dim=-1))
-
-    def _check_context(self, x: Tensor, context: Tensor | None) -> None:
         wanted = (*x.shape[:-1], self.context_dim)
-        if context is None and self.context_dim:
+        got = (*x.shape[:-1], 0) if context is None else tuple(context.shape)
+        if got != wanted:
             raise ValueError(
-                f"context must have one row per point, shape {tuple(wanted)}, got None; "
-                "call the network with a context, net(x, context)"
+                f"context must have one row per point, shape {tuple(wanted)}, got "
+                f"{None if context is None else got}; call net(x, context) with a context expanded "
+                "to the batch, or set context_dim= when the network is made"
             )
-        if context is not None and context.shape != wanted:
-            raise ValueError(
-                f"context must have one row per point, shape {tuple(wanted)}, "
-                f"got {tuple(context.shape)}; expand it to the batch, or set context_dim= when "
-                "the network is made"
-            )
+        return self.net(x if context is None else torch.cat([x, context], dim=-1))
 
 
 class ConditionalMLP(nn.Module):

@@ -34,13 +34,9 @@ def _sample_logistic(
     return torch.logit(uniform(shape, like, generator), eps=torch.finfo(like.dtype).eps / 2)
 
 
-def _logistic(z: Tensor) -> Tensor:
-    return (2 * F.logsigmoid(z) - z).sum(-1)
-
-
 PRIORS = {
     "normal": Prior(standard_normal_log_density, normal),
-    "logistic": Prior(_logistic, _sample_logistic),
+    "logistic": Prior(lambda z: (2 * F.logsigmoid(z) - z).sum(-1), _sample_logistic),
 }
 """Distributions of the latents; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""
 
@@ -90,7 +86,11 @@ class NICE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _check_arguments(dim, num_couplings, prior)
+        check_count(dim, "dim", "it is the number of coordinates")
+        if dim < 2:
+            raise ValueError(f"dim must be at least 2, got {dim}; a coupling needs two halves")
+        check_count(num_couplings, "num_couplings", "the paper has 4")
+        check_choice(prior, "prior", PRIORS, 'try "normal"')
         self.dim = dim
         self.prior = prior
         halves = (dim + 1) // 2, dim // 2
@@ -162,11 +162,3 @@ def _interleave(a: Tensor, b: Tensor) -> Tensor:
     half = a.shape[1]
     places = torch.arange(half + b.shape[1], device=a.device)
     return torch.cat([a, b], -1)[:, places // 2 + half * (places % 2)]
-
-
-def _check_arguments(dim: int, num_couplings: int, prior: str) -> None:
-    check_count(dim, "dim", "it is the number of coordinates")
-    if dim < 2:
-        raise ValueError(f"dim must be at least 2, got {dim}; a coupling needs two halves")
-    check_count(num_couplings, "num_couplings", "the paper has 4")
-    check_choice(prior, "prior", PRIORS, 'try "normal"')

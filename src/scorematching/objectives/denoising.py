@@ -42,7 +42,6 @@ class NoiseLadder:
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         advice = "take levels from samplers.noise_levels"
         levels = _positive_numbers(self.levels, "levels", advice)
         weights = [level**2 for level in levels] if self.weights is None else self.weights
@@ -102,7 +101,6 @@ class DenoisingScoreMatching(Objective):
     control_variate: bool = False
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         advice = "for noise-free training use SlicedScoreMatching"
         sigma: Any = self.sigma
         if isinstance(sigma, (list, tuple, Tensor, np.ndarray)):
@@ -125,7 +123,15 @@ class DenoisingScoreMatching(Objective):
         """First: the score of the noisy points ``(N, *F, D)``; second: its noise component."""
         if isinstance(self.sigma, NoiseLadder):
             return self._ladder_terms(self.sigma, field, x, noise)
-        return self._terms(field, x, noise, _of_features(self.sigma, x))
+        sigma: Any = self.sigma
+        if isinstance(sigma, tuple):
+            if len(sigma) != dimension(x):
+                raise ValueError(
+                    f"sigma must be one number or one for each of the {dimension(x)} coordinates "
+                    f"of x, got {len(sigma)}; give as many as x has columns"
+                )
+            sigma = torch.tensor(sigma, dtype=x.dtype, device=x.device).reshape(x.shape[1:])
+        return self._terms(field, x, noise, sigma)
 
     def _terms(self, field: Field, x: Tensor, noise: Tensor, sigma: float | Tensor) -> Terms:
         check_noise(noise, x)
@@ -157,18 +163,6 @@ def _positive_numbers(values: Any, name: str, advice: str) -> tuple[float, ...]:
     for number in numbers:
         check_positive(number, f"every number in {name}", advice)
     return tuple(float(number) for number in numbers)
-
-
-def _of_features(sigma: float | tuple[float, ...] | Any, x: Tensor) -> float | Tensor:
-    """One number for all coordinates, or one for each, of the shape of a point."""
-    if not isinstance(sigma, tuple):
-        return sigma
-    if len(sigma) != dimension(x):
-        raise ValueError(
-            f"sigma must be one number or one for each of the {dimension(x)} coordinates of x, got "
-            f"{len(sigma)}; give as many as x has columns"
-        )
-    return torch.tensor(sigma, dtype=x.dtype, device=x.device).reshape(x.shape[1:])
 
 
 def parzen_sigma(x_train: Tensor, x_valid: Tensor, tolerance: float = 1e-6) -> float:

@@ -40,7 +40,6 @@ class ScoreMatching(Objective):
     domain: Region | None = None
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         if self.max_memory is not None:
             check_count(self.max_memory, "max_memory", "it is a number of bytes, such as 2**30")
         check_domain(self.domain)

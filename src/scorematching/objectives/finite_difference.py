@@ -41,7 +41,6 @@ class FiniteDifferenceSSM(Sliced):
     eps: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         super().__post_init__()
         check_positive(self.eps, "eps", "0.1 suits whitened data in float32")
 

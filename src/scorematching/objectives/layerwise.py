@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from scorematching._checks import check_points
 from scorematching._shapes import event_axes, flatten_event
-from scorematching.derivatives import double_backward, routes
-from scorematching.fields import Field, LogDensityField
+from scorematching.derivatives import routes
+from scorematching.fields import Field, LogDensityField, answer
 from scorematching.objectives.base import Objective, require_log_density
 from scorematching.projections import random_signs
 from scorematching.types import Terms
@@ -87,7 +88,6 @@ class SignTape:
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
-        """Start an empty tape."""
         self._generator = generator
         self._drawn: list[Tensor] = []
 
@@ -149,9 +149,7 @@ def select(features: Callable[[Tensor], Tensor], x: Tensor, index: Tensor) -> Te
 
 def approximate_divergence(field: LogDensityField, x: Tensor) -> tuple[Tensor, Tensor]:
     """The score, and the trace of the Hessian by approximate backpropagation."""
-    check_points(x)
-    training = torch.is_grad_enabled()
-    return double_backward.ask(lambda x: routes.approximate_divergence(field.model, x, training), x)
+    return answer(field, routes.approximate_divergence, x)
 
 
 def approximate_divergences(field: LogDensityField, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,11 +176,7 @@ def propagated_curvature(field: LogDensityField, x: Tensor, signs: Signs) -> tup
         x: points ``(N, *event)``.
         signs: returns independent random signs of the shape of a tensor.
     """
-    check_points(x)
-    training = torch.is_grad_enabled()
-    return double_backward.ask(
-        lambda x: routes.propagated_curvature(field.model, x, signs, training), x
-    )
+    return answer(field, partial(routes.propagated_curvature, signs=signs), x)
 
 
 def propagated_curvatures(field: LogDensityField, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:

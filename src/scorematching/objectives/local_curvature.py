@@ -47,7 +47,6 @@ class LocalCurvatureSmoothing(Sliced):
     sigma: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         super().__post_init__()
         check_positive(self.sigma, "sigma", "for exact curvature use SlicedScoreMatchingVR")
 

@@ -38,7 +38,6 @@ class Sliced(Objective):
     quadratic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         if not isinstance(self.projection, Projection):
             raise TypeError(
                 f"projection must be a Projection, got {self.projection!r}; "
@@ -91,7 +90,6 @@ class SlicedScoreMatching(Sliced):
     quadratic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         super().__post_init__()
         check_domain(self.domain)
 
@@ -134,7 +132,6 @@ class SlicedScoreMatchingVR(Sliced):
     quadratic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the arguments."""
         super().__post_init__()
         check_domain(self.domain)
         finite = is_number(self.beta) and math.isfinite(float(self.beta))

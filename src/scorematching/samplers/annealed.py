@@ -104,22 +104,12 @@ def anneal(
     sizes = [step_size * sigma / sigmas[-1] for sigma in sigmas]
     norms = []
     for sigma, size in zip(sigmas, sizes):
-        x, info = _level(score, x, sigma, size, num_steps, generator)
+
+        def at_level(y: Tensor, sigma: float = sigma) -> Tensor:
+            return score(y, sigma)
+
+        for _ in range(num_steps):
+            x, info = langevin.move(x, at_level, langevin.draw(x, generator), size)
         norms.append(sigma * info.score.flatten(1).norm(dim=1).mean())
     levels, steps = (torch.tensor(values, dtype=torch.float64) for values in (sigmas, sizes))
     return x, AnnealedInfo(levels, steps, torch.stack(norms))
-
-
-def _level(
-    score: NoisyScore,
-    x: Tensor,
-    sigma: float,
-    step_size: float,
-    num_steps: int,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, langevin.LangevinInfo]:
-    """Chains after the steps of one level."""
-    for _ in range(num_steps):
-        noise = langevin.draw(x, generator)
-        x, info = langevin.move(x, lambda y: score(y, sigma), noise, step_size)
-    return x, info

@@ -29,7 +29,7 @@ class Phase:
             this loss, but are not updated; a loss that detaches them saves time.
 
     Example:
-        >>> Phase(lambda model, x, generator: model.score_loss(x), "score_network").names
+        >>> Phase(lambda model, x, generator=None: model.score_loss(x), "score_network").names
         ('score_network',)
     """
 
@@ -107,9 +107,10 @@ class Alternating:
         left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in trained]
         for phase, part in zip(self.phases, parts):
             if not part:
+                known = dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters())
                 raise ValueError(
                     f"trains must name parts with parameters, got {phase.names} for "
-                    f"{type(module).__name__} with {_children(module)}; name some of these"
+                    f"{type(module).__name__} with {', '.join(known) or 'none'}; name some of these"
                 )
         if left:
             raise ValueError(
@@ -138,16 +139,16 @@ def score_first(objective: Loss | None = None) -> Alternating:
         [('score_network',), ('encoder', 'decoder')]
     """
     of_score = SlicedScoreMatchingVR(Gaussian()) if objective is None else objective
-
-    def score_loss(model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
-        losses: Tensor = model.score_loss(batch, of_score, generator=generator)
-        return losses
-
-    def loss(model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
-        losses: Tensor = model.loss(batch, generator=generator)
-        return losses
-
-    return Alternating(Phase(score_loss, "score_network"), Phase(loss, ("encoder", "decoder")))
+    return Alternating(
+        Phase(
+            lambda model, x, generator=None: model.score_loss(x, of_score, generator),
+            "score_network",
+        ),
+        Phase(
+            lambda model, x, generator=None: model.loss(x, generator=generator),
+            ("encoder", "decoder"),
+        ),
+    )
 
 
 def phases_of(objective: Loss, module: nn.Module) -> list[tuple[Loss, list[nn.Parameter]]]:
@@ -155,8 +156,3 @@ def phases_of(objective: Loss, module: nn.Module) -> list[tuple[Loss, list[nn.Pa
     if isinstance(objective, Alternating):
         return [(p.loss, part) for p, part in zip(objective.phases, objective.parameters(module))]
     return [(objective, [p for p in module.parameters() if p.requires_grad])]
-
-
-def _children(module: nn.Module) -> str:
-    names = dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters())
-    return ", ".join(names) or "none"

@@ -13,12 +13,15 @@ from scorematching.training.config import TrainConfig
 
 def check_arguments(
     config: Any,
+    validation: Any,
+    validation_objective: Any,
+    callbacks: Any,
+    generator: torch.Generator | None,
     folder: str | Path | None,
     resume: bool,
-    generator: torch.Generator | None,
     progress: bool,
 ) -> None:
-    """Require a configuration, and that folder, generator and resume fit each other."""
+    """Require that arguments are what they must be, and fit each other."""
     if not isinstance(config, TrainConfig):
         raise TypeError(
             f"config must be a TrainConfig, got {type(config).__name__}; "
@@ -35,12 +38,6 @@ def check_arguments(
             "generator must be given along with a folder, got None; a run can only be resumed to "
             "the same digits with a generator of its own"
         )
-
-
-def check_parts(
-    config: TrainConfig, validation: Any, validation_objective: Any, callbacks: Any
-) -> None:
-    """Require that validation and callbacks are what they must be."""
     if validation_objective is not None and not isinstance(validation, Tensor):
         raise ValueError(
             "validation_objective must come with held-out points, got "

@@ -84,7 +84,9 @@ def load(folder: Path, index: str = INDEX) -> Checkpoint | None:
     if "checksum" not in found:
         logger.warning("%s has no checksums, as in earlier versions: it is not verified", path)
     last, best = (read_tensors(folder, found, name) for name in ("last", "best"))
-    return Checkpoint(_state(found), last or {}, best)
+    ours = ("format", "files", "checksums", "checksum")
+    state = {key: value for key, value in found.items() if key not in ours}
+    return Checkpoint(state, last or {}, best)
 
 
 def load_or_previous(folder: Path) -> Checkpoint | None:
@@ -116,12 +118,6 @@ def load_or_previous(folder: Path) -> Checkpoint | None:
     return before
 
 
-def _state(index: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run wrote into an index."""
-    ours = ("format", "files", "checksums", "checksum")
-    return {key: value for key, value in index.items() if key not in ours}
-
-
 def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | None:
     """The checkpoint in a folder, or None; it must belong to the same run.
 
@@ -134,19 +130,15 @@ def previous(folder: Path, resume: bool, config: TrainConfig) -> Checkpoint | No
     if found is None:
         return None
     with naming_values(folder):
-        _check_same_run(found, folder, resume, config)
+        if not resume:
+            raise ValueError(
+                f"folder must not hold another run, got {folder} with one of "
+                f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
+            )
+        known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
+        before = {k: v for k, v in found.state["config"].items() if k in known}
+        _check_same_config(TrainConfig(**before), config, folder)
     return found
-
-
-def _check_same_run(found: Checkpoint, folder: Path, resume: bool, config: TrainConfig) -> None:
-    if not resume:
-        raise ValueError(
-            f"folder must not hold another run, got {folder} with one of "
-            f"{found.state['step']} steps; pass resume=True to continue it, or another folder"
-        )
-    known = {field.name for field in fields(TrainConfig)}  # earlier versions had others
-    before = {k: v for k, v in found.state["config"].items() if k in known}
-    _check_same_config(TrainConfig(**before), config, folder)
 
 
 @contextmanager
@@ -225,14 +217,12 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
 # Optimisers, whose state is tensors and numbers by parameter and name.
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
-    """The tensors in an optimiser's state, as ``"<parameter>.<name>"``."""
-    return {key: value for key, value in _flat(optimizer) if isinstance(value, Tensor)}
-
-
-def optimizer_numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The rest of the state, under the same names."""
-    return {key: value for key, value in _flat(optimizer) if not isinstance(value, Tensor)}
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors in an optimiser's state, and the rest, both as ``"<parameter>.<name>"``."""
+    state = optimizer.state_dict()["state"]
+    flat = {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
+    tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
+    return tensors, {key: value for key, value in flat.items() if key not in tensors}
 
 
 def restore_optimizer(
@@ -247,11 +237,6 @@ def restore_optimizer(
         state.setdefault(int(i), {})[name] = own
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _flat(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
-    state = optimizer.state_dict()["state"]
-    return [(f"{i}.{name}", value) for i, entry in state.items() for name, value in entry.items()]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

@@ -67,7 +67,11 @@ def read_index(path: Path) -> Index:
     sealed = "checksum" in index or "checksums" in index  # earlier versions had neither
     if sealed and index.get("checksum") != own_checksum(index):
         raise CheckpointError(f"{path} must have its own checksum, got another: it was changed")
-    _check_files(path, index["files"], index.get("checksums", {}))
+    files, checksums = index["files"], index.get("checksums", {})
+    sound = isinstance(files, dict) and isinstance(checksums, dict) and "last" in files
+    # Files are named as we name them, so that an index cannot point elsewhere.
+    if not sound or not all(isinstance(f, str) and _FILE.fullmatch(f) for f in files.values()):
+        raise CheckpointError(f"{path} must name files such as last-100.safetensors, got {files!r}")
     return index
 
 
@@ -113,10 +117,3 @@ def remove_others(folder: Path) -> None:
         for path in folder.glob(pattern):
             if path.name not in named:
                 path.unlink(missing_ok=True)
-
-
-def _check_files(path: Path, files: Any, checksums: Any) -> None:
-    """Files are named as we name them, so that an index cannot point elsewhere."""
-    sound = isinstance(files, dict) and isinstance(checksums, dict) and "last" in files
-    if not sound or not all(isinstance(f, str) and _FILE.fullmatch(f) for f in files.values()):
-        raise CheckpointError(f"{path} must name files such as last-100.safetensors, got {files!r}")

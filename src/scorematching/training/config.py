@@ -1,9 +1,14 @@
 """Settings of a training run."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from scorematching._checks import check_choice, check_count, check_flag, check_positive, is_number
+from scorematching._checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    check_share,
+)
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")
@@ -80,7 +85,9 @@ class TrainConfig:
         check_choice(self.schedule, "schedule", SCHEDULES, '"constant" suits most runs')
         check_choice(self.precision, "precision", PRECISIONS, '"float32" suits most runs')
         check_choice(self.parallel, "parallel", PARALLEL, '"ddp" suits models that fit in memory')
-        _check_decay(self.ema_decay)
+        if self.ema_decay is not None:
+            advice = "0.999 averages over about a thousand steps, None keeps no average"
+            check_share(self.ema_decay, "ema_decay", advice)
 
     def _check_length(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -92,13 +99,3 @@ class TrainConfig:
         check_count(getattr(self, name), name, "it is the length of the run")
         if self.warmup != 0:
             check_count(self.warmup, "warmup", "zero is for no warm-up")
-
-
-def _check_decay(decay: Any) -> None:
-    if decay is None:
-        return
-    if not is_number(decay) or not 0 < decay < 1:
-        raise ValueError(
-            f"ema_decay must lie between 0 and 1, got {decay!r}; 0.999 averages over about a "
-            "thousand steps, None keeps no average"
-        )

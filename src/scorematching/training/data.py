@@ -52,7 +52,9 @@ class Batches:
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
         self.compared = -1
         if isinstance(data, Tensor):
-            _check_tensor(data, config, ranks, transform)
+            if transform is None:
+                check_points(data, "data")
+            _check_share(len(data), config, ranks)
         elif isinstance(data, Stream):
             _check_share(len(data), config, ranks)
         elif not isinstance(data, Iterable):
@@ -118,7 +120,9 @@ class Batches:
         if isinstance(self.data, Stream):
             return self._stream(self.data, start)
         if not isinstance(self.data, Tensor):
-            return _after(iter(self.data), start)
+            batches = iter(self.data)
+            next(islice(batches, start, start), None)  # skips, now rather than when iterated
+            return batches
         count, size = len(self.data), self.config.batch_size
         order = torch.randperm(count, generator=self.generator, device=self.generator.device)
         used = count - count % size if self.config.drop_last else count
@@ -132,15 +136,8 @@ class Batches:
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
-        batch = to_device(batch, self.ranks.device)
+        batch = map_tensors(lambda x: x.to(self.ranks.device, non_blocking=True), batch)
         return batch if self.transform is None else self.transform(batch, self.generator)
-
-
-def _after(batches: Iterator[Any], start: int) -> Iterator[Any]:
-    """An iterator, wound forward."""
-    for _ in islice(batches, start):
-        continue
-    return batches
 
 
 def on_device(data: Tensor, device: torch.device) -> Tensor:
@@ -149,11 +146,6 @@ def on_device(data: Tensor, device: torch.device) -> Tensor:
         return data
     free, _ = torch.cuda.mem_get_info(device)
     return data.to(device) if 4 * data.nbytes <= free else data
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on the device."""
-    return map_tensors(lambda x: x.to(device, non_blocking=True), batch)
 
 
 def take_rows(batch: Any, rows: slice, points: int) -> Any:
@@ -187,14 +179,6 @@ def count_points(batch: Any) -> int:
             return 1
         batch = batch[0]
     return len(batch)
-
-
-def _check_tensor(
-    data: Tensor, config: TrainConfig, ranks: Ranks, transform: Transform | None
-) -> None:
-    if transform is None:
-        check_points(data, "data")
-    _check_share(len(data), config, ranks)
 
 
 def _check_share(count: int, config: TrainConfig, ranks: Ranks) -> None:

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
 import torch
@@ -63,10 +62,3 @@ class Interruption:
         if self.asked and now - self._when > IMPATIENT:
             raise KeyboardInterrupt
         self.asked, self._when = True, self._when if self.asked else now
-
-
-def how_to_go_on(folder: Path | None) -> str:
-    """What to do after an interruption, as a clause."""
-    if folder is None:
-        return "the weights are in the module; pass folder= to be able to go on later"
-    return f"the checkpoint is in {folder}; train with resume=True goes on from it"

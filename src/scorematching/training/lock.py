@@ -45,7 +45,9 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
         return
     try:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now}
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield
     finally:
         path.unlink(missing_ok=True)  # while it is held, so that nobody loses a newer one
@@ -78,11 +80,6 @@ def _is_file(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _myself() -> dict[str, str | int]:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return {"process": os.getpid(), "host": socket.gethostname(), "since": now}
 
 
 def _in_use(path: Path) -> str:

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from scorematching.errors import DivergedError
 from scorematching.fields import Field
 from scorematching.training.alternating import Loss
-from scorematching.training.arguments import check_arguments, check_parts
+from scorematching.training.arguments import check_arguments
 from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.early_stopping import mean_and_error
 from scorematching.training.executors.choice import choose, preferences
-from scorematching.training.interrupts import Interruption, how_to_go_on
+from scorematching.training.interrupts import Interruption
 from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.lost_ranks import naming_lost_ranks
@@ -96,8 +96,8 @@ def train(
         >>> train(density, SlicedScoreMatchingVR(), x, config).steps
         20
     """
-    check_arguments(config, folder, resume, generator, progress)
-    check_parts(config, validation, validation_objective, callbacks)
+    run = (generator, folder, resume, progress)
+    check_arguments(config, validation, validation_objective, callbacks, *run)
     ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
@@ -195,8 +195,10 @@ class _Run:
         """End the run after Ctrl-C, with a checkpoint and a line on how to go on."""
         self.save()
         self.log.write("interrupted", self.state.step)
-        message = f"interrupted after step {self.state.step} of {self.state.total}: "
-        message += how_to_go_on(self.folder)
+        advice = "the weights are in the module; pass folder= to be able to go on later"
+        if self.folder is not None:
+            advice = f"the checkpoint is in {self.folder}; train with resume=True goes on from it"
+        message = f"interrupted after step {self.state.step} of {self.state.total}: {advice}"
         if self.ranks.is_main:
             logger.warning(message)
         raise KeyboardInterrupt(message)

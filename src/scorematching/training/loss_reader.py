@@ -31,7 +31,6 @@ class LossReader:
     """
 
     def __init__(self, ranks: Ranks, log_every: int) -> None:
-        """Start with no losses."""
         at_once = ranks.device.type == "cpu" and ranks.count == 1
         self.ranks, self.every = ranks, 1 if at_once else min(log_every, READ_EVERY)
         self.step = 0

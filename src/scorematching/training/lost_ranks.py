@@ -41,18 +41,14 @@ def naming_lost_ranks(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_communication(error):
+        words = str(error).lower()
+        if not (isinstance(error, dist.DistError) or "gloo" in words or "nccl" in words):
             raise
         lost = _lost(store, ranks)
         raise LostRankError(
             f"{lost} no longer answers; rank {ranks.rank} stops, too. Look at the output of that "
             "process, and start all of them again with resume=True"
         ) from error
-
-
-def _is_communication(error: RuntimeError) -> bool:
-    words = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in words or "nccl" in words
 
 
 def _lost(store: Any, ranks: Ranks) -> str:
@@ -64,8 +60,9 @@ def _lost(store: Any, ranks: Ranks) -> str:
         return "rank 0, through which the processes found each other,"
     time.sleep(PATIENCE)
     others = [rank for rank in range(ranks.count) if rank != ranks.rank]
-    silent = [rank for rank in others if not _has(store, f"failed/{rank}")]
-    return ", ".join(_name(store, rank) for rank in silent) or "another process"
+    silent = [rank for rank in others if _read(store, f"failed/{rank}") is None]
+    names = [f"rank {rank} ({_read(store, f'name/{rank}') or 'unknown'})" for rank in silent]
+    return ", ".join(names) or "another process"
 
 
 def _store() -> Any:
@@ -88,15 +85,10 @@ def _tell(store: Any, key: str, value: str) -> bool:
     return True
 
 
-def _has(store: Any, key: str) -> bool:
+def _read(store: Any, key: str) -> str | None:
+    """What a process has told; None if it has not, or the store is gone."""
+    key = f"{_KEY}/{key}"
     try:
-        return bool(store.check([f"{_KEY}/{key}"]))
+        return str(store.get(key).decode()) if store.check([key]) else None
     except RuntimeError:
-        return False
-
-
-def _name(store: Any, rank: int) -> str:
-    try:
-        return f"rank {rank} ({store.get(f'{_KEY}/name/{rank}').decode()})"
-    except RuntimeError:
-        return f"rank {rank}"
+        return None

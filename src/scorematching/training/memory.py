@@ -70,13 +70,11 @@ class Parts:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self._halve(min(self.size, len(x)), error)
+                size = min(self.size, len(x))
+                if size == 1:
+                    raise MemoryError(
+                        f"one point must fit into memory, got: {error}; take a smaller model"
+                    ) from error
+                self.size = size // 2
+                logger.warning("out of memory with %d points at a time: trying %d", size, self.size)
             self.generator.set_state(start)
-
-    def _halve(self, size: int, error: Exception) -> None:
-        if size == 1:
-            raise MemoryError(
-                f"one point must fit into memory, got: {error}; take a smaller model"
-            ) from error
-        self.size = size // 2
-        logger.warning("out of memory with %d points at a time: trying %d", size, self.size)

@@ -80,7 +80,10 @@ def join(device: torch.device, parallel: str = "ddp") -> Ranks:
     Raises:
         ValueError: if the processes were joined in a way that is not supported.
     """
-    count = _launched()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        count = torch.distributed.get_world_size()
+    else:
+        count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks(device)
     from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -107,10 +110,3 @@ def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Ge
     if ranks.count > 1:
         generator.set_state(ranks.from_main(generator.get_state()).clone())
     return generator
-
-
-def _launched() -> int:
-    """Number of processes that were started together."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -46,7 +46,6 @@ class TrainResult:
         return self.points / self.seconds if self.seconds > 0 else math.nan
 
     def __repr__(self) -> str:
-        """One line."""
         return f"TrainResult({', '.join(f'{name}: {value}' for name, value in self._facts())})"
 
     def _repr_html_(self) -> str:

@@ -37,7 +37,11 @@ class SharedGradients(Gradients):
         """Set ``.grad`` of the parameters; returns a loss whose mean over processes is the mean."""
         points, count = count_points(batch), self.ranks.count
         shares = count * self.parts
-        _check_enough(points, shares)
+        if points < shares:
+            raise ValueError(
+                f"a batch must have a point for each of the {shares} shares (processes times "
+                f"accumulate), got {points}; use larger batches, or drop_last=True"
+            )
         noise, total = self.module.draw(batch, phase), []
         for part in range(self.parts):
             number = self.ranks.rank + count * part
@@ -70,11 +74,3 @@ def derived(generator: torch.Generator, *numbers: int) -> torch.Generator:
     state = generator.get_state().numpy().tobytes() + repr(numbers).encode()
     seed = int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "little") >> 1
     return torch.Generator(generator.device).manual_seed(seed)
-
-
-def _check_enough(points: int, shares: int) -> None:
-    if points < shares:
-        raise ValueError(
-            f"a batch must have a point for each of the {shares} shares (processes times "
-            f"accumulate), got {points}; use larger batches, or drop_last=True"
-        )

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from scorematching.training.checkpoint import (
     Checkpoint,
-    optimizer_numbers,
-    optimizer_tensors,
+    optimizer_state,
     prefixed,
     restore_optimizer,
     under,
@@ -25,7 +24,6 @@ from scorematching.training.progress import Record
 from scorematching.training.step import Step
 from scorematching.training.weights import (
     is_sharded,
-    load,
     snapshot,
     split_like,
     split_state,
@@ -128,20 +126,16 @@ class TrainState:
             "epoch": self.batches.start,
             "validation": self.validation_noise,
         }
+        reference = self.stopping.reference  # losses that later ones are compared with
         tensors = {
             **prefixed("module", self.module.state_dict()),
             **prefixed("average", dict(zip(self._names(), self.average))),
-            **prefixed("optimizer", optimizer_tensors(self.optimizer)),
-            **prefixed("stopping", self._reference()),
+            **prefixed("optimizer", optimizer_state(self.optimizer)[0]),
+            **({} if reference is None else {"stopping.reference": reference}),
             **prefixed("generator", {k: v[None] for k, v in generators.items()}),
         }
         best = None if self.best is None else self._gathered(self.best)
         return Checkpoint(self._numbers(), self._gathered(tensors), best)
-
-    def _reference(self) -> dict[str, Tensor]:
-        """The validation losses that later ones are compared with, if points are compared."""
-        losses = self.stopping.reference
-        return {} if losses is None else {"reference": losses}
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Whole tensors in the main process, the parts of split ones in its memory, not a GPU's."""
@@ -166,7 +160,7 @@ class TrainState:
             "processes": self.ranks.count,
             "last_finite": self.losses.last_finite,
             "recent": self.losses.recent,
-            "optimizer": optimizer_numbers(self.optimizer),
+            "optimizer": optimizer_state(self.optimizer)[1],
             "config": asdict(self.config),
             "history": [asdict(record) for record in self.history],
         }
@@ -175,12 +169,15 @@ class TrainState:
         """Take over the state in a checkpoint."""
         state, tensors, best = checkpoint
         self.best = None if best is None else split_state(best, self.module)
-        load(self.module, under("module", tensors))
+        self.module.load_state_dict(split_state(under("module", tensors), self.module))
         average = under("average", tensors)
         for kept, name in zip(self.average, self._names()):
             kept.copy_(split_like(average[name], kept))
         restore_optimizer(self.optimizer, under("optimizer", tensors), state["optimizer"])
-        self._restore_generators(under("generator", tensors))
+        # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
+        states = {name: rows[0].clone() for name, rows in under("generator", tensors).items()}
+        self.generator.set_state(states["now"])
+        self.batches.start, self.validation_noise = states["epoch"], states["validation"]
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
         self.stopping = replace(
             self.stopping,
@@ -194,12 +191,6 @@ class TrainState:
         self.losses.last_finite = state["last_finite"]
         self.history = [Record(**record) for record in state["history"]]
         self._began -= state["seconds"]
-
-    def _restore_generators(self, states: dict[str, Tensor]) -> None:
-        # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
-        mine = {name: rows[0].clone() for name, rows in states.items()}
-        self.generator.set_state(mine["now"])
-        self.batches.start, self.validation_noise = mine["epoch"], mine["validation"]
 
     def _names(self) -> list[str]:
         """Names of the parameters, in the order of the optimiser's."""

@@ -50,7 +50,6 @@ class Step:
         max_norm: float | None = None,
         ema_decay: float | None = None,
     ) -> None:
-        """Copy the parameters for the average."""
         self.gradients, self.optimizer, self.max_norm = gradients, optimizer, max_norm
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.phases = []

@@ -13,7 +13,6 @@ from scorematching.objectives import Objective
 from scorematching.training.alternating import Loss
 from scorematching.training.data import Batches
 from scorematching.training.memory import Parts
-from scorematching.training.ranks import Ranks
 
 Validation = Tensor | Callable[[Any], float | Tensor]
 """Held-out points ``(N, *event)``, or a function from the model to a loss or to losses ``(N,)``."""
@@ -60,14 +59,10 @@ def _losses(model: Any, objective: Loss, x: Any, like: Batches) -> Tensor:
     mine = objective.share(noise, x, rows)
     if mine is None and noise is not None:  # drawn while the loss is evaluated
         return objective.loss(as_field(model), x, noise)
-    return _joined(objective.loss(as_field(model), x[rows], mine), len(x), ranks)
-
-
-def _joined(mine: Tensor, count: int, ranks: Ranks) -> Tensor:
-    """The losses of all points in their order, from those that each process evaluated."""
-    padded = mine.new_zeros(-(-count // ranks.count))
-    padded[: len(mine)] = mine
-    return ranks.gather(padded).T.flatten()[:count]
+    losses = objective.loss(as_field(model), x[rows], mine)
+    padded = losses.new_zeros(-(-len(x) // ranks.count))
+    padded[: len(losses)] = losses
+    return ranks.gather(padded).T.flatten()[: len(x)]  # in the order of the points
 
 
 @contextmanager

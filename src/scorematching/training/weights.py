@@ -13,11 +13,6 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
-def load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy whole weights and buffers into a module, whose weights may be split."""
-    module.load_state_dict(split_state(state, module))
-
-
 def split_state(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Weights and buffers split like those of a module."""
     own = module.state_dict()

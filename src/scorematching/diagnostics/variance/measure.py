@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching._graphs import generator_or_default
 from scorematching._shapes import dimension
-from scorematching.diagnostics.variance.report import VarianceReport, VarianceRow, quotient, ratio
+from scorematching.diagnostics.variance.report import VarianceReport, VarianceRow, ratio
 from scorematching.fields import Field, as_field
 from scorematching.objectives import SlicedScoreMatching, SlicedScoreMatchingVR
 from scorematching.objectives.sliced import Sliced
@@ -79,8 +79,10 @@ def variance_report(
     with torch.inference_mode(False), torch.enable_grad():
         source = generator_or_default(generator, x.device)
         source = source.clone_state() if generator is None else source
-        wanted = tuple(_parameters(model) if parameters is None else parameters)
-        probe = _Probe(as_field(model), x.detach().clone(), wanted, repeats, source)
+        if parameters is None:
+            found = model.parameters() if isinstance(model, nn.Module) else ()
+            parameters = [p for p in found if p.requires_grad]
+        probe = _Probe(as_field(model), x.detach().clone(), tuple(parameters), repeats, source)
         variants = _variants(objective, tuple(num_projections), projections)
         report = _assemble(probe, objective, variants)
     if show:
@@ -207,6 +209,7 @@ def _assemble(probe: _Probe, objective: Sliced, variants: list[Sliced]) -> Varia
     rows = tuple(_row(v, m, reference, data) for v, m in zip(variants, measured, strict=True))
     kind = (type(objective), objective.projection)
     own = [r for v, r in zip(variants, rows, strict=True) if (type(v), v.projection) == kind]
+    enough = 1.05 * min(row.total_cost for row in own)
     return VarianceReport(
         objective=type(objective).__name__,
         projection=_label(objective.projection),
@@ -217,7 +220,7 @@ def _assemble(probe: _Probe, objective: Sliced, variants: list[Sliced]) -> Varia
         data_loss_variance=data.loss,
         data_gradient_variance=data.gradient,
         rows=rows,
-        suggested=_cheapest(own),
+        suggested=min(row.num_projections for row in own if row.total_cost <= enough),
     )
 
 
@@ -240,19 +243,13 @@ def _variants(
     ]
 
 
-def _cheapest(rows: list[VarianceRow]) -> int:
-    """The smallest M whose total cost is within 5% of the least."""
-    enough = 1.05 * min(row.total_cost for row in rows)
-    return min(row.num_projections for row in rows if row.total_cost <= enough)
-
-
 def _row(objective: Sliced, got: _Measured, reference: _Measured, data: _Measured) -> VarianceRow:
     return VarianceRow(
         objective=type(objective).__name__,
         projection=_label(objective.projection),
         num_projections=objective.num_projections,
         loss_variance=got.loss,
-        loss_relative=quotient(got.loss, reference.loss),
+        loss_relative=ratio(got.loss, reference.loss),
         gradient_variance=got.gradient,
         gradient_relative=ratio(got.gradient, reference.gradient),
         seconds=got.seconds,
@@ -264,12 +261,6 @@ def _row(objective: Sliced, got: _Measured, reference: _Measured, data: _Measure
 def _vector(value: list[Tensor]) -> Tensor:
     """Loss and gradient in one vector ``(1 + P,)``, in double precision on the CPU."""
     return torch.cat([part.reshape(-1).to("cpu", torch.float64) for part in value])
-
-
-def _parameters(model: Any) -> Iterable[Tensor]:
-    """The parameters of a module that need gradients; none for other models."""
-    module = isinstance(model, nn.Module)
-    return [p for p in model.parameters() if p.requires_grad] if module else []
 
 
 def _label(projection: Projection) -> str:

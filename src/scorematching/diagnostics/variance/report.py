@@ -136,16 +136,13 @@ class VarianceReport:
         return f"{chosen}\nWithout parameters there is no gradient to measure; see parameters=."
 
 
-def quotient(a: float, b: float) -> float:
-    """``a / b``, with infinity and NaN where b is zero."""
+def ratio(a: Any, b: Any) -> Any:
+    """``a / b``, with infinity and NaN where b is zero; None where a number is missing."""
+    if a is None or b is None:
+        return None
     if b == 0:
         return math.nan if a == 0 else math.inf
     return a / b
-
-
-def ratio(a: float | None, b: float | None) -> float | None:
-    """`quotient` of numbers that may be missing."""
-    return None if a is None or b is None else quotient(a, b)
 
 
 _HEADINGS = (

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scorematching._checks import check_count, check_flag, check_positive, is_number
-from scorematching.estimators.base import check_fraction
+from scorematching._checks import (
+    check_count,
+    check_flag,
+    check_positive,
+    check_share,
+    is_number,
+)
 from scorematching.estimators.time_limit import check_max_seconds
 from scorematching.objectives import MaximumLikelihood, Objective, ScoreMatching
 from scorematching.objectives.names import NAMES
@@ -42,7 +47,7 @@ def check_settings(estimator: Any) -> None:
         )
     if estimator.learning_rate is not None:
         check_positive(estimator.learning_rate, "learning_rate", "None is the model's default")
-    check_fraction(estimator.validation_fraction, "validation_fraction")
+    check_share(estimator.validation_fraction, "validation_fraction", "0.1 suits most data")
     check_max_seconds(estimator.max_seconds)
     if not is_number(estimator.contamination) or not 0 < estimator.contamination <= 0.5:
         raise ValueError(

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from scorematching.closed_form import QuadraticForm, SelectableFeatures, quadratic_form
 from scorematching.errors import DivergedError
-from scorematching.estimators.deep_kernel import RidgePath
 from scorematching.estimators.density.fitting import Points, fit_module
+from scorematching.estimators.density.ridge import RidgePath
 from scorematching.estimators.time_limit import Clock
 from scorematching.models import DKEF
 from scorematching.models.networks import mlp

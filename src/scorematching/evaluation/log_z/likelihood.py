@@ -18,7 +18,7 @@ _BATCH_SIZE = 16384
 
 
 @dataclass(frozen=True)
-class LogLikelihood:
+class LogLikelihood(Estimate):
     """A mean log-likelihood, with the errors of both its parts.
 
     Attributes:
@@ -34,14 +34,8 @@ class LogLikelihood:
         -1.50 +- 0.05 (n=100)
     """
 
-    mean: float
-    standard_error: float
-    count: int
     data_error: float
     log_z_error: float
-
-    def __str__(self) -> str:
-        return str(Estimate(self.mean, self.standard_error, self.count))
 
 
 def log_likelihood(

@@ -23,7 +23,16 @@ def make_betas(schedule: str | Tensor, num_steps: int) -> Tensor:
     """
     check_count(num_steps, "num_steps", "more steps give better weights")
     if isinstance(schedule, Tensor):
-        _check_betas(schedule, num_steps)
+        if schedule.shape != (num_steps + 1,):
+            raise ValueError(
+                f"schedule must have shape (num_steps + 1,) = ({num_steps + 1},), got "
+                f"{tuple(schedule.shape)}; include the betas of both ends, 0 and 1"
+            )
+        if schedule[0] != 0 or schedule[-1] != 1 or not bool((schedule.diff() > 0).all()):
+            raise ValueError(
+                f"schedule must increase from 0 to 1, got {schedule[0]:g} to {schedule[-1]:g}; "
+                "sort it, drop equal values and rescale it"
+            )
         return schedule.double()
     if schedule == "linear":
         return torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
@@ -51,17 +60,3 @@ def make_step_sizes(step_size: float | Tensor, num_steps: int, num_groups: int) 
         )
     check_positive(step_size, "step_size", "None adapts step sizes")
     return torch.full(shape, float(step_size), dtype=torch.float64)
-
-
-def _check_betas(betas: Tensor, num_steps: int) -> None:
-    shape = tuple(betas.shape)
-    if shape != (num_steps + 1,):
-        raise ValueError(
-            f"schedule must have shape (num_steps + 1,) = ({num_steps + 1},), got {shape}; "
-            "include the betas of both ends, 0 and 1"
-        )
-    if betas[0] != 0 or betas[-1] != 1 or not bool((betas.diff() > 0).all()):
-        raise ValueError(
-            f"schedule must increase from 0 to 1, got {betas[0]:g} to {betas[-1]:g}; "
-            "sort it, drop equal values and rescale it"
-        )

@@ -147,22 +147,17 @@ class ImplicitVAE(ScoredModel):
         """
         check_batch(x)
         if score is None:
-            self.require_score_network()
             z = self.encode(x, generator)
             scored = entropy_terms(z, lambda z: self.score(z, x))
             return scored - self.log_prior(z) - self.log_likelihood(z, x)
-        _check_counts(num_samples, num_decoded)
+        check_count(num_samples, "num_samples", "the paper draws 100 per digit, 20 per face")
+        check_count(num_decoded, "num_decoded", "one suffices where the batch is large")
+        if num_decoded > num_samples:
+            raise ValueError(
+                f"num_decoded must be at most num_samples, {num_samples}, got {num_decoded}; "
+                "only latents that were drawn can be decoded"
+            )
         z = self.encode(x, generator, num_samples)
         decoded, points = z[:, :num_decoded].flatten(0, 1), x.repeat_interleave(num_decoded, 0)
         likelihood = self.log_likelihood(decoded, points).unflatten(0, (len(x), num_decoded))
         return (entropy_terms(z, score) - self.log_prior(z)).mean(1) - likelihood.mean(1)
-
-
-def _check_counts(num_samples: int, num_decoded: int) -> None:
-    check_count(num_samples, "num_samples", "the paper draws 100 per digit, 20 per face")
-    check_count(num_decoded, "num_decoded", "one suffices where the batch is large")
-    if num_decoded > num_samples:
-        raise ValueError(
-            f"num_decoded must be at most num_samples, {num_samples}, got {num_decoded}; "
-            "only latents that were drawn can be decoded"
-        )

@@ -80,7 +80,6 @@ class WAE(ScoredModel):
         check_batch(x)
         z = self.encode(x)
         if score is None:
-            self.require_score_network()
             scored = entropy_terms(z, lambda z: self.score(z, x))
         else:
             scored = entropy_terms(z[None], score)[0]

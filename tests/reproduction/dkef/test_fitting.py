@@ -11,15 +11,11 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
+from reproduction.dkef.fitting import DeepKernelConfig, choose_ridge, fit_dkef
 from scorematching.closed_form import QuadraticForm
 from scorematching.distributions import Banana, Gaussian
 from scorematching.errors import DivergedError
-from scorematching.estimators.deep_kernel import (
-    DeepKernelConfig,
-    RidgePath,
-    choose_ridge,
-    fit_dkef,
-)
+from scorematching.estimators.density.ridge import RidgePath
 from scorematching.evaluation import score_matching_loss, score_matching_losses
 from scorematching.models import DKEF
 from tests.tolerances import IDENTITY
