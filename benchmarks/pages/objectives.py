@@ -202,6 +202,20 @@ def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
         rows.append([*cells, _megabytes(row)])
     head = ["step", "mode", "batch", "ms (quartiles)", "x DSM, same mode", "MB"]
     yield markdown_table(head, rows)
+    yield from _remarks(gpu)
+
+
+def _remarks(gpu: dict[str, Any]) -> Iterable[str]:
+    """What else is to be known about a run on a GPU."""
+    if gpu["load_average"] > 4:
+        yield (
+            f"Other programs ran on the processor meanwhile (load average "
+            f"{gpu['load_average']:.0f}), which lengthens\neager and compiled steps; captured ones "
+            "are launched at once.\n"
+        )
+    for name, reason in gpu["skipped"].items():
+        if "on request" not in reason:
+            yield f"Left out: {name}; {reason}.\n"
 
 
 def commands(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> Iterable[str]:
