@@ -108,6 +108,7 @@ def in_turn(path: Path, steps: int, rounds: int, place: Path) -> dict[str, Any]:
     finally:
         for process in running.values():
             process.kill()
+            process.wait()
     found = {name: json.loads((place / name).read_text()) for name in running}
     found["tensor"].pop("about")
     return {**found["stream"].pop("about"), **found}
