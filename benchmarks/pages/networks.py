@@ -95,8 +95,8 @@ def _times(document: Document, mode: str) -> Iterable[str]:
     yield f"{on}; {made_with(document)}.\n"
     if document["clock"] == "processor":
         yield (
-            f"Other processes were running (load average {document['load_average']:.0f}); times are "
-            "those of the processor, without theirs.\n"
+            f"Other processes were running (load average {document['load_average']:.0f}); times "
+            "are those of the processor,\nwithout theirs.\n"
         )
     for name, reason in document["skipped"].items():
         network, _, size = name.partition(", ")
@@ -136,7 +136,7 @@ def missed(documents: list[Document]) -> Iterable[str]:
 
 
 def _misses(row: Row) -> Iterable[str]:
-    if row["num"] == 1 and row["ratio"] > 1:
+    if row["num"] == 1 and row["ratio"] > 1.005:  # what is not 1.00 when printed
         yield f"M = 1 takes {row['ratio']:.2f} of the time"
     if row["num"] == 1 and (row["memory_ratio"] or 0) > 1:
         yield f"M = 1 takes {row['memory_ratio']:.2f} of the memory"
