@@ -14,10 +14,17 @@ import numpy as np
 import torch
 
 Step = Callable[[], Any]
+Clock = Callable[[], float]
+"""Seconds since some moment."""
 
 
 def interleaved(
-    steps: Sequence[Step], rounds: int, warmup: int, device: str, seed: int = 0
+    steps: Sequence[Step],
+    rounds: int,
+    warmup: int,
+    device: str,
+    seed: int = 0,
+    clock: Clock = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Time all steps in turn, so that a slow period of the machine affects all of them.
 
@@ -32,6 +39,7 @@ def interleaved(
         warmup: rounds before those, which do not count.
         device: "cpu" or "cuda".
         seed: of the order.
+        clock: of a CPU; ``time.process_time`` leaves out the time of other processes.
 
     Returns:
         For every step the median, the quartiles and the number of rounds that count, in seconds.
@@ -41,7 +49,7 @@ def interleaved(
     for i in range(-warmup, rounds):
         shuffle.shuffle(order)
         before = _others_seconds()
-        times = {k: _turn(steps[k], device) for k in order}
+        times = {k: _turn(steps[k], device, clock) for k in order}
         if i >= 0:
             seconds[i] = [times[k] for k in range(len(steps))]
             others[i] = (_others_seconds() - before) / seconds[i].sum()
@@ -49,15 +57,15 @@ def interleaved(
     return [summary(column) for column in seconds[quiet].T]
 
 
-def _turn(step: Step, device: str) -> float:
+def _turn(step: Step, device: str, clock: Clock) -> float:
     """The second of two times of a step; the first if it is long."""
-    first = seconds_of(step, device)
-    return first if first > 0.5 else seconds_of(step, device)
+    first = seconds_of(step, device, clock)
+    return first if first > 0.5 else seconds_of(step, device, clock)
 
 
-def seconds_of(step: Step, device: str) -> float:
+def seconds_of(step: Step, device: str, clock: Clock = time.perf_counter) -> float:
     """The time of one step, until all its work on the device is done."""
-    return _cuda_seconds(step) if device == "cuda" else _cpu_seconds(step)
+    return _cuda_seconds(step) if device == "cuda" else _cpu_seconds(step, clock)
 
 
 def summary(seconds: Any) -> dict[str, Any]:
@@ -122,10 +130,10 @@ def _others_seconds() -> float:
     return busy / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def _cpu_seconds(step: Step) -> float:
-    start = time.perf_counter()
+def _cpu_seconds(step: Step, clock: Clock) -> float:
+    start = clock()
     step()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _cuda_seconds(step: Step) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -46,6 +47,10 @@ Check = Annotated[
     bool, typer.Option("--check/--no-check", help="First compare gradients with differences.")
 ]
 Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory, too.")]
+ProcessorTime = Annotated[
+    bool,
+    typer.Option("--processor-time", help="On a busy CPU: time without that of other processes."),
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Seed of networks, data and directions.")]
 
@@ -56,6 +61,7 @@ class Options(NamedTuple):
     rounds: int
     captured: bool
     memory: bool
+    processor_time: bool
     device: str
     seed: int
 
@@ -69,6 +75,7 @@ def measure(
     captured: Captured = False,
     check: Check = True,
     memory: Memory = True,
+    processor_time: ProcessorTime = False,
     device: Device = "cpu",
     seed: Seed = 0,
     output: Output = None,
@@ -77,7 +84,8 @@ def measure(
     command = command_line(PROGRAM, measure, locals())
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
-    options = Options(rounds or (2 if quick else 10), captured, memory, device, seed)
+    rounds = rounds or (2 if quick else 10)
+    options = Options(rounds, captured, memory, processor_time, device, seed)
     cases = _chosen("quick" if quick else device, networks, sizes)
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
@@ -90,6 +98,7 @@ def measure(
         "quick": quick,
         "kind": device,
         "load_average": os.getloadavg()[0],
+        "clock": "processor" if processor_time else "wall",
         "skipped": skipped,
         "agreement": compared({case.name for case in found}, options) if check else [],
         "rows": [],
@@ -172,7 +181,8 @@ def timed(case: Case, options: Options) -> list[Row]:
         row["peak_bytes"] = peak_bytes(step, options.device) if wanted else None
     if options.device == "cuda":
         torch.cuda.empty_cache()
-    times = interleaved(steps, options.rounds, 0, options.device, options.seed)
+    clock = time.process_time if options.processor_time else time.perf_counter
+    times = interleaved(steps, options.rounds, 0, options.device, options.seed, clock)
     return with_ratios([{**row, "seconds": each} for row, each in zip(rows, times)])
 
 

@@ -93,6 +93,11 @@ def _times(document: Document, mode: str) -> Iterable[str]:
     threads = f", {document['threads']} thread" + "s" * (document["threads"] > 1)
     on = document["device"] + (threads if document["kind"] == "cpu" else ", tf32 products")
     yield f"{on}; {made_with(document)}.\n"
+    if document["clock"] == "processor":
+        yield (
+            f"Other processes were running (load average {document['load_average']:.0f}); times "
+            "are those of the processor,\nwithout theirs.\n"
+        )
     for name, reason in document["skipped"].items():
         network, _, size = name.partition(", ")
         what = f"{ABOUT[network]} of the {size} size" if size else ABOUT[network]
@@ -131,7 +136,7 @@ def missed(documents: list[Document]) -> Iterable[str]:
 
 
 def _misses(row: Row) -> Iterable[str]:
-    if row["num"] == 1 and row["ratio"] > 1:
+    if row["num"] == 1 and row["ratio"] > 1.005:  # what is not 1.00 when printed
         yield f"M = 1 takes {row['ratio']:.2f} of the time"
     if row["num"] == 1 and (row["memory_ratio"] or 0) > 1:
         yield f"M = 1 takes {row['memory_ratio']:.2f} of the memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness.timing import interleaved
 from benchmarks.harness.torchvision import declare_operators
 from benchmarks.networks import losses, run
 from benchmarks.networks.agreement import agreement
@@ -157,6 +159,19 @@ def test_results_of_several_processes_are_merged(document: Any, tmp_path: Path) 
     files[1].write_text(json.dumps({**document, "commit": "another"}))
     with pytest.raises(ValueError, match="must agree in commit"):
         merge(files, tmp_path / "all.json")
+
+
+def test_a_busy_machine_is_mentioned(document: Any) -> None:
+    for clock, said in (("wall", False), ("processor", True)):
+        busy = {**document, "load_average": 7.2, "clock": clock, "rows": []}
+        assert ("load average 7" in "".join(page._times(busy, "eager"))) == said
+
+
+def test_processor_time_leaves_out_waiting() -> None:
+    clocks = {time.process_time: (0.0, 0.04), time.perf_counter: (0.05, 10.0)}
+    for clock, (least, most) in clocks.items():
+        (found,) = interleaved([lambda: time.sleep(0.05)], 2, 0, "cpu", clock=clock)
+        assert least <= found["median"] <= most
 
 
 def test_misses_are_listed(document: Any) -> None:
