@@ -56,16 +56,8 @@ def ais_log_z(
     further chains to adapt the step sizes. Cost: about ``num_steps * (num_leapfrog + 1)`` scores
     of f per chain.
 
-    Args:
-        log_density: f, callable, ``(N, D) -> (N,)``, differentiable.
-        start: q, in the dtype and on the device of f.
-        num_chains: C, chains, all run at once.
-        num_steps: T, steps from start to density; this and all further arguments as for `ais`.
-        schedule: of the temperatures.
-        num_leapfrog: leapfrog steps per move.
-        step_size: of the moves; None adapts them.
-        generator: source of randomness.
-        capture: whether to record a CUDA graph, on a GPU.
+    ``log_density`` is f, ``(N, D) -> (N,)``, differentiable; ``start`` is q, in the dtype and on
+    the device of f; ``num_chains`` is C, all run at once. Other arguments as for `ais`.
 
     Raises:
         TypeError: the start is not a `Distribution`.
