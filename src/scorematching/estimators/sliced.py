@@ -104,11 +104,19 @@ class SlicedScoreEstimator(ScoreEstimator):
         self.network_ = network.to(self._dtype)
         objective = SlicedScoreMatchingVR(num_projections=self.num_projections)
         exact = self.n_features_in_ <= _MAX_EXACT_DIM
+        config = TrainConfig(
+            steps=self.max_steps,
+            batch_size=min(self.batch_size, len(rest)),
+            lr=self.lr,
+            ema_decay=self.ema_decay,
+            validate_every=self.validate_every,
+            patience=self.patience,
+        )
         self.result_ = train(
             VectorField(self.network_),
             objective,
             rest,
-            self._config(len(rest)),
+            config,
             validation=HeldOut(held, ScoreMatching() if exact else objective, generator),
             executor=("captured", "eager"),
             callbacks=[StopInTime(Clock(self.max_seconds))],
@@ -119,16 +127,6 @@ class SlicedScoreEstimator(ScoreEstimator):
     def _field(self) -> VectorField:
         network, mean, scale = self.network_, self.mean_, self.scale_
         return VectorField(lambda x: network((x - mean) / scale) / scale)
-
-    def _config(self, num: int) -> TrainConfig:
-        return TrainConfig(
-            steps=self.max_steps,
-            batch_size=min(self.batch_size, num),
-            lr=self.lr,
-            ema_decay=self.ema_decay,
-            validate_every=self.validate_every,
-            patience=self.patience,
-        )
 
 
 class HeldOut:

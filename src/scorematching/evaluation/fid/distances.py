@@ -107,7 +107,12 @@ def feature_moments(
     for batch in images:
         with torch.no_grad():
             features = network(batch)
-        _check_rows(features, batch)
+        if not isinstance(features, Tensor) or features.shape[:1] != batch.shape[:1]:
+            shape = getattr(features, "shape", None)
+            raise ValueError(
+                f"network must return one row of features per image, shape ({len(batch)}, D), got "
+                f"{type(features).__name__ if shape is None else tuple(shape)}; keep its batch axis"
+            )
         moments = FeatureMoments.of(features)
         total = moments if total is None else total.merge(moments)
     if total is None:
@@ -218,16 +223,6 @@ def _check_features(features: Any, name: str) -> None:
         raise ValueError(
             f"{name} must be features of shape (N, D), got {tuple(features.shape)}; "
             f"pass images through a network, or flatten them with {name}.flatten(1)"
-        )
-
-
-def _check_rows(features: Any, batch: Tensor) -> None:
-    rows = len(features) if isinstance(features, Tensor) and features.ndim else None
-    if rows != len(batch):
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
-            f"network must return one row of features per image, shape ({len(batch)}, D), got "
-            f"{got}; keep its batch axis"
         )
 
 
