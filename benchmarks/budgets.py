@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
-from reproduction.dkef.fitting import DeepKernelConfig, fit_dkef
 from scorematching.distributions import Gaussian
 from scorematching.evaluation.fid.distances import (
     feature_moments,
@@ -147,7 +146,6 @@ def _fits(x: Tensor) -> Iterator[tuple[str, Call]]:
     }
     for name, (make, points) in kinds.items():
         yield f"{name}.fit", Fit(make, points)
-    yield "fit_dkef", partial(_fit_dkef, x[:400])
 
 
 @dataclass(frozen=True)
@@ -170,14 +168,6 @@ class Fit:
     def copied(self) -> int:
         """Bytes of the copy of the points."""
         return int(self.X.nbytes)
-
-
-def _fit_dkef(x: Tensor, max_memory: int | None) -> float:
-    model = sm.models.DKEF(dim=x.shape[1], num_inducing=20, width=8, generator=_generator())
-    config = DeepKernelConfig(steps=2, batch_size=100, validate_every=1)
-    train, valid = x.tensor_split([3 * len(x) // 4])
-    options: dict[str, Any] = {"generator": _generator(), "max_memory": max_memory}
-    return fit_dkef(model.double(), sm.ScoreMatching(), train, valid, config, **options).valid_loss
 
 
 def _queries(X: Any) -> Iterator[tuple[str, Call]]:

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.harness.outputs import check_writable
 from reproduction import EXPERIMENTS, page, queue, report, run, workers
 from reproduction.experiment import Experiment, Run
 from reproduction.seeds import read_seeds
-from scorematching._files import check_writable, write_atomically
+from scorematching._files import write_atomically
 from scorematching.cli import DataDir, make_app, run_app
 from scorematching.cluster import Resources
 

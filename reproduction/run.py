@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.harness.outputs import check_writable
 from benchmarks.harness.provenance import commit, device_name, now, versions
 from reproduction.experiment import Experiment, Job, Run, as_numbers
 from reproduction.seeds import check_seeds
 from reproduction.workers import Outcome, attempt, in_processes, prepare
 from scorematching._checks import check_choice
-from scorematching._files import check_writable, write_atomically
+from scorematching._files import write_atomically
 from scorematching.cluster import Resources, run_tasks
 from scorematching.training.lock import locked
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scorematching._files import check_writable
+from benchmarks.harness.outputs import check_writable
 from scorematching.cli.app import INTERRUPTED
 
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch.")]

@@ -66,7 +66,7 @@ WAYS = {
     "`fit` of `KernelExpFamilyEstimator`": "rows at a time beside two matrices (N D) x (N D), or "
     "six (m D) x (m D) for m inducing points; the nu-method needs none",
     "`fit` of `SlicedScoreEstimator`": "batches in parts, as by `accumulate` in training",
-    "`fit` of `DensityEstimator`, `GraphicalModel`, and `fit_dkef`": "kernel densities some points "
+    "`fit` of `DensityEstimator` and `GraphicalModel`": "kernel densities some points "
     "at a time; refused where another step would exceed the limit",
 }
 

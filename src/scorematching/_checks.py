@@ -206,7 +206,8 @@ def check_depends(depends: bool, what: str) -> None:
 def check_choice(value: Any, name: str, choices: Iterable[str], advice: str) -> None:
     """Require one of several names."""
     if value not in (known := tuple(choices)):
-        names = " or ".join(f'"{choice}"' for choice in known)
+        *others, last = (f'"{choice}"' for choice in known)
+        names = f"{', '.join(others)} or {last}"
         raise ValueError(f"{name} must be {names}, got {value!r}; {advice}")
 
 

@@ -12,7 +12,6 @@ gradient in z, which is drawn, never in the condition x.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,10 +68,6 @@ def entropy_terms(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
     """
     check_batch(z, "z")
     check_count(event_axes, "event_axes", "points that are vectors have one axis")
-    return inner(_scores(z, score).detach(), z, event_axes)
-
-
-def _scores(z: Tensor, score: Any) -> Tensor:
     if not isinstance(score, Tensor):
         if not callable(score):
             raise TypeError(
@@ -87,4 +82,4 @@ def _scores(z: Tensor, score: Any) -> Tensor:
             f"score must give one number per coordinate of z, shape {tuple(z.shape)}, got {got}; "
             "it is the gradient in z, not in what z depends on"
         )
-    return score
+    return inner(score.detach(), z, event_axes)

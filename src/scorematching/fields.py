@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import (
+    check_choice,
     check_directions,
     check_log_density,
     check_points,
@@ -61,10 +62,7 @@ class Field(ABC):
                 f"the model must be callable, x -> tensor, got {type(model).__name__}; "
                 "pass an nn.Module or a function"
             )
-        if route not in ("auto", "traced", "reverse"):
-            raise ValueError(
-                f'route must be "auto", "traced" or "reverse", got {route!r}; "auto" suits all'
-            )
+        check_choice(route, "route", ("auto", "traced", "reverse"), '"auto" suits all')
         self.model = Model(model, check, kind, check_smoothness, route)
 
     def __repr__(self) -> str:

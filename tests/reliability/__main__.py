@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.outputs import check_writable
 from benchmarks.harness.provenance import stamp
-from scorematching._files import check_writable, write_atomically
+from scorematching._files import write_atomically
 from tests.reliability.counts import as_rows
 from tests.reliability.page import render
 from tests.reliability.suite import PARTS, Amount, run_suite

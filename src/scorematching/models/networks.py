@@ -94,7 +94,7 @@ class ScoreNetwork(nn.Module):
         if got != wanted:
             raise ValueError(
                 f"context must have one row per point, shape {tuple(wanted)}, got "
-                f"{None if context is None else got}; call net(x, context) with a context expanded "
+                f"{None if context is None else got}; call the network with a context, expand it "
                 "to the batch, or set context_dim= when the network is made"
             )
         return self.net(x if context is None else torch.cat([x, context], dim=-1))

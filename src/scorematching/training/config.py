@@ -71,7 +71,15 @@ class TrainConfig:
     parallel: str = "ddp"
 
     def __post_init__(self) -> None:
-        self._check_length()
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"one of steps and epochs must be given, got steps={self.steps!r} and "
+                f"epochs={self.epochs!r}; try TrainConfig(steps=1000)"
+            )
+        name = "steps" if self.epochs is None else "epochs"
+        check_count(getattr(self, name), name, "it is the length of the run")
+        if self.warmup != 0:
+            check_count(self.warmup, "warmup", "zero is for no warm-up")
         check_positive(self.lr, "lr", "1e-3 is a good start for Adam")
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", "None leaves the gradient alone")
@@ -88,14 +96,3 @@ class TrainConfig:
         if self.ema_decay is not None:
             advice = "0.999 averages over about a thousand steps, None keeps no average"
             check_share(self.ema_decay, "ema_decay", advice)
-
-    def _check_length(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError(
-                f"one of steps and epochs must be given, got steps={self.steps!r} and "
-                f"epochs={self.epochs!r}; try TrainConfig(steps=1000)"
-            )
-        name = "steps" if self.epochs is None else "epochs"
-        check_count(getattr(self, name), name, "it is the length of the run")
-        if self.warmup != 0:
-            check_count(self.warmup, "warmup", "zero is for no warm-up")
