@@ -67,7 +67,7 @@ def trust(coverage: Document, ksd: Document, density: Document, nice: list[Docum
             "`python -m benchmarks.density`",
         ],
         [
-            "SM loss of NICE on MNIST by SSM-VR; the paper has -8054",
+            "SM loss of NICE on MNIST by SSM-VR, first seed (± over images); the paper has -8054",
             f"{paper}; with smaller steps {stable}",
             "`python -m reproduction table-nice`",
         ],
