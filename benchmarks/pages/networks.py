@@ -93,7 +93,7 @@ def _times(document: Document, mode: str) -> Iterable[str]:
     threads = f", {document['threads']} thread" + "s" * (document["threads"] > 1)
     on = document["device"] + (threads if document["kind"] == "cpu" else ", tf32 products")
     yield f"{on}; {made_with(document)}.\n"
-    if document["clock"] == "processor":
+    if document.get("clock") == "processor":
         yield (
             f"Other processes were running (load average {document['load_average']:.0f}); times "
             "are those of the processor,\nwithout theirs.\n"
