@@ -17,7 +17,6 @@ on when the same list is given again.
 from __future__ import annotations
 
 import signal
-import tarfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from reproduction.experiment import Experiment, Run
 from reproduction.run import RUN, Request, Task, do, finished, plan
@@ -180,7 +180,7 @@ def _ended(outcome: Run | Exception | None) -> str:
 
 
 def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
-    """Write what is needed of the runs in a folder to go on elsewhere, as a ``.tar.gz``.
+    """Write what is needed of the runs in a folder to go on elsewhere, as a zip file.
 
     Of finished runs these are the results, logs and pictures, of others all files.
 
@@ -195,7 +195,7 @@ def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
     """
     skipped = {p.parent for p in folder.rglob("training/**/*") if p.stat().st_size > largest}
     left_out = []
-    with tarfile.open(archive, "w:gz") as target:
+    with ZipFile(archive, "w", ZIP_DEFLATED) as target:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             log = path.name == "log.jsonl"
             trains = "training" in path.relative_to(folder).parts
@@ -204,7 +204,7 @@ def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
             if skipped.intersection(path.parents) and not log:
                 left_out.append(path)
             else:
-                target.add(path, path.relative_to(folder))
+                target.write(path, path.relative_to(folder))
     return left_out
 
 

@@ -32,6 +32,7 @@ def kernel_for(
         ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
 
     Example:
+        >>> import torch
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()
         3.0
     """
@@ -70,6 +71,7 @@ def median_bandwidth(
         ValueError: if a median is zero, or the distances do not fit into the budget.
 
     Example:
+        >>> import torch
         >>> median_bandwidth(torch.tensor([[0.0], [1.0], [4.0]])).item()  # of 1, 3 and 4
         3.0
     """

@@ -25,8 +25,9 @@ def drawn_rows(total: int, count: int, seed: int) -> Rows:
         seed: of the draw.
 
     Example:
-        >>> drawn_rows(10, 3, seed=0).tolist()
-        [3, 6, 8]
+        >>> rows = drawn_rows(10, 3, seed=0)
+        >>> len(set(rows.tolist())), bool((rows[:-1] < rows[1:]).all())
+        (3, True)
     """
     if count >= total:
         return np.arange(total)

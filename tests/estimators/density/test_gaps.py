@@ -140,3 +140,12 @@ def test_several_common_values():
             "none", base=["gaussian", "student-t"], dequantise=True, random_state=0
         ).fit(X)
     assert np.isfinite(estimator.score_samples(X)).all() and abs(estimator.score(X)) < 100
+
+
+def test_frequent_values_on_a_grid_are_rounded(generator):
+    """Sugar of red wine: most values are 1.8, 1.9 ... 2.3, in a column with a long tail."""
+    sugar = (1.5 + torch.randn(1000, generator=generator).exp() * 0.5).double()
+    column = torch.cat([sugar.round(decimals=1), torch.linspace(3, 15, 60).double()])
+    gaps = Gaps.fit(torch.stack([column, column.cos()], 1))
+    assert not gaps.common.isfinite()[:, 0].any()
+    assert gaps.width[0].item() == pytest.approx(0.05, abs=0.02)

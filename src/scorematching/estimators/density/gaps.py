@@ -25,8 +25,9 @@ class Gaps:
     ``E log p(x + u) <= log P(x - g/2 < X < x + g/2) - log g``, whatever p is.
 
     A value that many rows share in a column of otherwise different values, such as the zero of a
-    day without rain, has no gap to fill. Its noise is as wide as a kernel of Silverman's rule for
-    the other values, the finest detail that so many of them show.
+    day without rain, has no gap to fill, unless its neighbours on a grid are as frequent. Its noise
+    is as wide as a kernel of Silverman's rule for the other values, the finest detail that so many
+    of them show.
 
     Attributes:
         width: half the width of the noise in each column, zero without ties, ``(D,)``.
@@ -70,6 +71,10 @@ def _common(column: Tensor, half: float) -> tuple[Tensor, float, float]:
     """Values too common for rounding, half the width of their noise, and that of the others."""
     values, counts = column.unique(return_counts=True)
     often = counts >= _MIN_SHARE * len(column)
+    frequent = values[often]
+    # On a grid of rounded values the neighbours of a frequent value are frequent, too.
+    apart = ((frequent[:, None] - frequent).abs() > 3 * half).sum(1) == len(frequent) - 1
+    often[often.clone()] = apart
     rare = counts[~often]
     others = column[~torch.isin(column, values[often])]
     nothing = values[:0], 0.0, half
