@@ -8,10 +8,9 @@ differences `WrongDerivativeError` is raised. Whether a model is smooth enough i
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +18,12 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values
 from scorematching.derivatives import double_backward, smoothness, speed, verification
-from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
+from scorematching.derivatives.notices import describe, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.derivatives.question import Pair, Question, Way
-from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
+from scorematching.errors import SmoothnessError, WrongDerivativeError
 
 
 def answer(
@@ -37,25 +36,34 @@ def answer(
 ) -> Pair:
     """The answer at points, by the route decided for this question.
 
-    Checks come first, so that what they change in a model (a counter in a buffer, say) is put back
-    before the graph of the answer is built. ``verified=False`` leaves them to other questions.
+    The first checks come before, so that what they change in a model (a counter in a buffer, say)
+    is put back before the graph of the answer is built. Later ones take the answer itself.
+    ``verified=False`` leaves them to other questions.
     """
     findings = model.findings
     findings.uses[question.name] += 1
     require_smooth(model, x, order=int(training), what="curvature")
     uses = findings.uses[question.name]
-    if model.route == "auto":
-        if verified and verification.is_due(uses) and can_read_values(x):
-            _verify(model, question, x, training, findings)
-        elif uses == 3 and speed.may_be_slow(findings) and can_read_values(x):
-            speed.choose_faster(model, question, x, arguments, findings)
-    route = model.route if model.route != "auto" else findings.routes.get(question.name, "traced")
-    if route == "traced":
+    due = verified and verification.is_due(uses) and model.route == "auto" and can_read_values(x)
+    after = due and uses > 2 and _can_be_confirmed(model, question, findings)
+    if due and not after:
+        _verify(model, question, x, training, findings)
+    elif uses == 3 and model.route == "auto" and speed.may_be_slow(findings) and can_read_values(x):
+        speed.choose_faster(model, question, x, arguments, findings)
+    if _route(model, question, findings) == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
+        if after and not _is_confirmed(model, question, x, arguments, (score, second), findings):
+            _verify(model, question, x, training, findings)
+            if _route(model, question, findings) != "traced":
+                score, second = question.reverse(model, x, *arguments)
     else:
         score, second = question.reverse(model, x, *arguments)
-    _warn(findings)
+    warn(findings)
     return score, model.touch_parameters(second)
+
+
+def _route(model: Model, question: Question, findings: Findings) -> str:
+    return model.route if model.route != "auto" else findings.routes.get(question.name, "traced")
 
 
 def _traced_or_not(
@@ -79,52 +87,14 @@ def _traced_or_not(
 
 
 def _note_obstacle(findings: Findings, question: Question, error: Exception) -> None:
-    findings.obstacle = _describe(error)
+    findings.obstacle = describe(error)
     _take_double_backward(findings, question, f"cannot be traced ({findings.obstacle})")
 
 
 def _take_double_backward(findings: Findings, question: Question, reason: str) -> None:
-    """Decide for the slow route; `_warn` says so after the answer was checked."""
+    """Decide for the slow route; `warn` says so after the answer was checked."""
     findings.routes[question.name] = "reverse"
     findings.reason = findings.reason or reason
-
-
-def _warn(findings: Findings) -> None:
-    """Warn once for each model and mode that takes the slow route."""
-    if findings.reason is not None and not findings.warned:
-        findings.warned = True
-        warnings.warn(
-            f"this model {findings.reason}; its derivatives are taken by double backward, which is "
-            "right but slower. sm.explain(model, x) lists its operations: write that part with "
-            "other torch operations, or accept this route with LogDensityField(model, "
-            'route="reverse")',
-            PerformanceWarning,
-            stacklevel=_callers_level(),
-        )
-
-
-def _callers_level() -> int:
-    """The stack level of the first frame outside this package, for a warning that points there."""
-    level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGES):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-PACKAGES = ("scorematching", "torch", "contextlib")
-
-
-def _describe(error: Exception) -> str:
-    """What stopped a trace, and the line of the user's code that did."""
-    text = str(error).split("\n")[0][:200] or type(error).__name__
-    place, frame = "", error.__traceback__
-    while frame is not None:
-        name = frame.tb_frame.f_globals.get("__name__", "")
-        if name and name.split(".")[0] not in ("torch", "scorematching", "contextlib"):
-            place = f"{frame.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    kind = "" if isinstance(error, Untraceable) else f"{type(error).__name__}: "
-    return f"{kind}{text}, at {place}" if place else f"{kind}{text}"
 
 
 # -------------------------------------------------------------------------------- checks
@@ -193,6 +163,29 @@ def _verify(
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
     if not _is_right(model, reverse, points, v, trained):
         raise _wrong(model)
+
+
+def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
+    """Whether double backward at a few points may be compared with an answer at all points."""
+    simple = question.probe is None and findings.outputs == 1 and bool(findings.any_batch)
+    return simple and model.check_smoothness and not verification.buffers_of(model.call)
+
+
+def _is_confirmed(
+    model: Model, question: Question, x: Tensor, arguments: Any, found: Pair, findings: Findings
+) -> bool:
+    """Whether a traced answer agrees with double backward at a few of its own points.
+
+    Half the price of `_verify`, which decides where this disagrees (models with dropout always do).
+    """
+    few = slice(verification.NUM_POINTS)
+    own, v = x.detach()[few].requires_grad_(), arguments[0].as_subclass(Tensor)[:, few]
+    mine = found[0].detach()[few], found[1].detach()[few]
+    if _route(model, question, findings) != "traced" or not bool(mine[0].isfinite().all()):
+        return False
+    with verification.undone(model.call, x):
+        other = _try(partial(question.reverse, model), own, v)
+    return bool(other) and verification.compare(mine, other, own.detach(), v).agree
 
 
 def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:

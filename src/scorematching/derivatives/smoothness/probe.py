@@ -99,6 +99,8 @@ class Probe:
             entry = Probe._value.__code__ if places else None
             recorder = MaskRecorder(len(batch), lambda: self._calls.name, entry)
             self._value(batch, recorder)
+            if not recorder.masks:  # then there are none, or operations differ
+                return []
             parts.append((index, [Mask(m.rows[at], m.operation) for m in recorder.masks]))
         kinds = {tuple((m.operation, m.rows.shape[1]) for m in masks) for _, masks in parts}
         return [] if len(kinds) > 1 else [_join(parts, i) for i in range(len(parts[0][1]))]

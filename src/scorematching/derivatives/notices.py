@@ -1,0 +1,48 @@
+"""What users are told about the route of a model."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from scorematching.derivatives.engine.trace import Untraceable
+from scorematching.derivatives.memory import Findings
+from scorematching.errors import PerformanceWarning
+
+
+def warn(findings: Findings) -> None:
+    """Warn once for each model and mode that takes the slow route."""
+    if findings.reason is not None and not findings.warned:
+        findings.warned = True
+        warnings.warn(
+            f"this model {findings.reason}; its derivatives are taken by double backward, which is "
+            "right but slower. sm.explain(model, x) lists its operations: write that part with "
+            "other torch operations, or accept this route with LogDensityField(model, "
+            'route="reverse")',
+            PerformanceWarning,
+            stacklevel=_callers_level(),
+        )
+
+
+def _callers_level() -> int:
+    """The stack level of the first frame outside this package, for a warning that points there."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGES):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+PACKAGES = ("scorematching", "torch", "contextlib")
+
+
+def describe(error: Exception) -> str:
+    """What stopped a trace, and the line of the user's code that did."""
+    text = str(error).split("\n")[0][:200] or type(error).__name__
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_globals.get("__name__", "")
+        if name and name.split(".")[0] not in ("torch", "scorematching", "contextlib"):
+            place = f"{frame.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    kind = "" if isinstance(error, Untraceable) else f"{type(error).__name__}: "
+    return f"{kind}{text}, at {place}" if place else f"{kind}{text}"
