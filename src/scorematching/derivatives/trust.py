@@ -179,7 +179,7 @@ def _is_confirmed(
     Half the price of `_verify`, which decides where this disagrees (models with dropout always do).
     """
     few = slice(verification.NUM_POINTS)
-    own, v = x.detach()[few].requires_grad_(), arguments[0].as_subclass(Tensor)[:, few]
+    own, v = x.detach()[few].requires_grad_(), arguments[0].detach().as_subclass(Tensor)[:, few]
     mine = found[0].detach()[few], found[1].detach()[few]
     if _route(model, question, findings) != "traced" or not bool(mine[0].isfinite().all()):
         return False
