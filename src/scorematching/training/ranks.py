@@ -5,11 +5,14 @@ module so that gradients are averaged. A single process does not use `accelerate
 global and cannot be changed once it exists.
 """
 
+import atexit
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from scorematching._checks import check_generator
@@ -89,6 +92,7 @@ def join(device: torch.device, parallel: str = "ddp") -> Ranks:
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator(cpu=device.type == "cpu")
+    atexit.register(_leave)
     kind = accelerator.distributed_type.value
     known = ("MULTI_CPU", "MULTI_GPU", *(("FSDP",) if parallel == "fsdp" else ()))
     if kind not in known or accelerator.num_processes != count:
@@ -110,3 +114,10 @@ def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Ge
     if ranks.count > 1:
         generator.set_state(ranks.from_main(generator.get_state()).clone())
     return generator
+
+
+def _leave() -> None:
+    """End communication before Python does: threads of gloo must not outlive the interpreter."""
+    if dist.is_initialized():
+        with contextlib.suppress(Exception):  # other processes may have left already
+            dist.destroy_process_group()
