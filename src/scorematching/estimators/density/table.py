@@ -94,7 +94,7 @@ class Table:
                 "value is; fit rows with and without it apart, or drop the column"
             )
         if parts:
-            warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=5)
+            warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=6)
 
     def warn_if_off(self, x: Tensor) -> None:
         """Warn where columns that were set aside differ from what `fit` found."""
