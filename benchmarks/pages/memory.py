@@ -40,8 +40,8 @@ TABLE
 
 A kernel without `bandwidth=` also needs three matrices of at most 2000 x 2000, for the median
 distance.
-With a limit every operation is counted, which makes small operations some ten microseconds slower
-each; large ones cost the same.
+With a limit every operation is counted, which makes small operations several
+times slower; large ones cost the same.
 
 """
 
