@@ -213,7 +213,7 @@ class Chunks:
         self.growing = max_memory is not None
         self.size = 1 if self.growing else batch_size
         self._before, self._each = (0, 0), 0.0
-        if isinstance(max_memory, int):
+        if max_memory is not None and not isinstance(max_memory, Budget):
             _check_limit(max_memory)
 
     def __call__(self, function: Callable[..., Any], *rows: Tensor) -> Iterator[Any]:

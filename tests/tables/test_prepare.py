@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ def with_value(row: int, value: Any) -> list[Any]:
         (np.arange(60) // 5, "modelled", "rounded or discrete (c 12 values)"),
         (X[:, 0] + 1e-4 * X[:, 1] ** 2, "modelled", "nearly collinear (correlation of a and c"),
         (X[:, 0] ** 2, "modelled", None),
+        ([Decimal(repr(v)) for v in X[:, 0].tolist()[::-1]], "modelled", None),
+        ([10**25 * (1 + i**2) for i in range(60)], "modelled", None),
+        ([[1, 2]] * 60, "text", "column of text (c)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -91,6 +95,10 @@ def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
         (lambda: table(height=1.0), {"columns": ["heigth"]}, "did you mean 'height'"),
         (lambda: table(c=1.0), {"columns": ["c"]}, "different rows or more, got 1"),
         (lambda: table(c=with_value(4, None)), {"columns": []}, "a column of numbers"),
+        (lambda: table(c=[f"{v:.1f}%" for v in X[:, 0]]), {}, r"as text, such as '0.1%' in row 1"),
+        (lambda: table(c=[f"{v + 9:.4f}".replace(".", ",") for v in X[:, 0]]), {}, "as text"),
+        (lambda: table(c=["$1,200"] * 60), {}, r"'\$1,200' in row 1; write 1200 in place of it"),
+        (lambda: table(c=[str(v) for v in X[:, 0]]), {}, "numbers as text"),
     ],
 )
 def test_refusals(make: Callable[[], Loaded], options: dict[str, Any], message: str) -> None:
@@ -103,6 +111,13 @@ def test_nullable_numbers_are_numbers() -> None:
     counts = pd.array([*range(59, 0, -1), None], dtype="Int64")
     prepared = prepare(table(c=counts), drop_missing=True)
     assert prepared.frame["c"].dtype == np.float64 and len(prepared.frame) == 59
+
+
+def test_codes_for_missing_values_are_found() -> None:
+    """-999 in many rows of a column of different values, whose noise would be narrow."""
+    value = np.where(X[:, 0] > 0.5, -999, X[:, 1] ** 2)
+    said = [str(found) for found in prepare(table(c=value)).summary.findings]
+    assert any(line.startswith("one value in many rows (c -999): kept, but") for line in said)
 
 
 def test_summary_survives_json() -> None:

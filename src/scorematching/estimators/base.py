@@ -69,9 +69,14 @@ class ScoreEstimator(BaseEstimator, ABC):
             ValueError: if there are fewer than two points, they are all the same, some are not
                 finite, or max_memory is too small.
         """
-        x = self._tensor(X, reset=True)
-        check_distinct(x)
-        self._fit(x, max_memory)
+        before = dict(vars(self))
+        try:
+            x = self._tensor(X, reset=True)
+            check_distinct(x)
+            self._fit(x, max_memory)
+        except BaseException:  # an earlier fit stays as it was
+            self.__dict__ = before
+            raise
         return self
 
     def grad_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
@@ -133,7 +138,7 @@ class ScoreEstimator(BaseEstimator, ABC):
         if isinstance(random_state, np.random.Generator):
             seed = int(random_state.integers(2**31 - 1))
         else:
-            seed = int(check_random_state(random_state).randint(2**31 - 1))
+            seed = int(_random_state(random_state).randint(2**31 - 1))
         return torch.Generator(check_device(getattr(self, "device", None))).manual_seed(seed)
 
 
@@ -155,6 +160,17 @@ class LogDensityMixin:
         """The fitted log-density at checked points, ``(N, D) -> (N,)``."""
         value: Tensor = self._field().log_density(x)
         return value
+
+
+def _random_state(value: Any) -> np.random.RandomState:
+    """scikit-learn's generator of a random state, with an error that names the argument."""
+    try:
+        return check_random_state(value)
+    except ValueError as error:
+        raise ValueError(
+            "random_state must be None, an integer from 0 to 2**32 - 1, a numpy.random.RandomState "
+            f"or a numpy.random.Generator, got {value!r}; try random_state=0"
+        ) from error
 
 
 def check_distinct(x: Tensor) -> None:

@@ -47,6 +47,8 @@ def score_matching_losses(
         >>> score_matching_losses(normal, torch.tensor([[0.0, 0.0], [3.0, 1.0]])).tolist()
         [-2.0, 3.0]
     """
+    if max_memory is not None:
+        check_count(max_memory, "max_memory", "it is a number of bytes, such as 2**30")
     objective = ScoreMatching(None if max_memory is None else max(1, max_memory // 2))
     return _in_batches(lambda field, x: objective(field, x), model, (batch_size, max_memory), x)
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
 from scorematching.tables.summary import Column, Finding, listed
 
@@ -41,6 +42,7 @@ def findings_of(
     yield from _missing(missing)
     yield from _set_aside(table, used)
     yield from _rounded(table, used, x, rounded, dequantise)
+    yield from _common(table.reduce(x), [used[c] for c in table.kept])
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
     if table.repeated:
         done = "copies stay together when rows are held out"
@@ -100,6 +102,19 @@ def _rounded(
     if not dequantise:
         done = "left as they are when rows are evaluated; a density has noise over the gaps"
     yield Finding(f"rounded or discrete ({named})", done)
+
+
+def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
+    """Columns in which many rows have one value, such as a code for missing values."""
+    common = Gaps.fit(x, x.unique(dim=0) if len(names) > 1 else None).common
+    pairs = [(name, v) for name, values in zip(names, common.T.tolist()) for v in values]
+    shown = listed(f"{name} {value:g}" for name, value in pairs if value == value)
+    if shown:
+        yield Finding(
+            f"one value in many rows ({shown})",
+            "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
+            "it means missing, or fit rows with and without it apart",
+        )
 
 
 def _collinear(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ import numpy as np
 from scorematching._extras import import_extra
 
 _DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})")
+_MARKS = r"[\s%,'_$€£¥]"
+"""Signs beside the digits of numbers: percents, thousands, currencies, decimal commas."""
+
 _MOSTLY = 0.5
 
 
@@ -37,7 +42,8 @@ def kind_of(values: Any) -> str:
         return "true/false"
     if types.is_complex_dtype(values):
         return "text"
-    if types.is_numeric_dtype(values):
+    objects = values.dtype == object and all(isinstance(v, (Real, Decimal)) for v in present)
+    if types.is_numeric_dtype(values) or objects:
         number = present.to_numpy(np.float64)
         return "whole numbers" if (number == np.round(number)).all() else "numbers"
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
@@ -54,9 +60,16 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
     """
     pandas = import_extra("pandas", "tables")
     present = values.dropna().astype(str)
-    number = pandas.to_numeric(present, errors="coerce")
-    bad = number.isna()
-    if bad.mean() < _MOSTLY and bad.any():
+    bad = pandas.to_numeric(present, errors="coerce").isna()
+    plain = pandas.to_numeric(present.str.replace(_MARKS, "", regex=True), errors="coerce")
+    if plain.isna().mean() < _MOSTLY <= bad.mean() or not bad.any():
+        row = plain.notna().idxmax()
+        raise ValueError(
+            f"column {name!r} holds numbers as text, such as {present[row]!r} in row "
+            f"{int(row) + 1}; write {plain[row]:g} in place of it, or leave the column out with "
+            "--columns"
+        )
+    if bad.mean() < _MOSTLY:
         raise ValueError(
             f"column {name!r} holds numbers except for {present[bad].iloc[0]!r} in row "
             f"{int(bad.idxmax()) + 1} ({int(bad.sum())} such values); write missing values as "

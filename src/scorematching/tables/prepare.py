@@ -149,7 +149,11 @@ def _numbers(frame: Any) -> Any:
 
 def _columns(frame: Any, kinds: dict[str, str], roles: dict[str, str]) -> tuple[Column, ...]:
     """All columns of a table, described."""
-    missing, distinct = frame.isna().sum(), frame.nunique()
+    missing = frame.isna().sum()
+    distinct = {  # lists, which files may have in place of text, cannot be compared
+        name: (frame[name].dropna().astype(str) if kind == "text" else frame[name]).nunique()
+        for name, kind in kinds.items()
+    }
     return tuple(
         Column(name, kind, int(missing[name]), int(distinct[name]), roles.get(name, _reason(kind)))
         for name, kind in kinds.items()

@@ -359,7 +359,7 @@ def test_nothing_clean_is_refused(name):
         assert np.isfinite(estimator.sample(20, seed)).all()
 
 
-@pytest.mark.parametrize("n", [5, 12, 30, 50])
+@pytest.mark.parametrize("n", [5, 10, 20, 30, 50])
 def test_few_points_are_never_much_worse_than_a_gaussian(n):
     """In each of four tables; N(0, 1) with N = 30 to 50 once had -10 and -14 in some fits."""
     losses = []
@@ -454,7 +454,7 @@ def test_one_column():
         ({"objective": sm.DenoisingScoreMatching(0.3)}, "must be exact or sliced score matching"),
         ({"base": "spline"}, 'base must be "auto", one or several of gaussian, .* got .spline.'),
         ({"base": []}, 'base must be "auto"'),
-        ({"noise": -1.0}, "noise must be zero or a positive number, got -1.0"),
+        ({"noise": -1.0}, r"noise must be zero or a positive number, .* got -1.0; try 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must lie between 0 and 1, got 1.0"),
         ({"max_steps": 0}, "max_steps must be at least 1"),
         ({"num_inducing": 0}, "num_inducing must be at least 1"),

@@ -12,7 +12,7 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_flag
 from scorematching._memory import in_chunks, limited
 from scorematching._random import normal
 from scorematching.datasets import Compose, Standardise, Transform, Whiten
@@ -25,6 +25,7 @@ from scorematching.estimators.density.losses import held_out_losses
 from scorematching.estimators.density.normaliser import Normaliser, bracket
 from scorematching.estimators.density.refusals import (
     refuse_categories,
+    refuse_far,
     refuse_few,
     refuse_missing,
     refuse_peaks,
@@ -213,6 +214,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ValueError: if the points have another dimension than those of `fit`, some are not
                 finite, or log Z is not known well enough.
         """
+        for name, value in (("normalised", normalised), ("return_error", return_error)):
+            check_flag(value, name, "both are optional")
         values = self.unnormalised_log_density(X, max_memory)
         if normalised:
             self._check_normaliser()
@@ -228,10 +231,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return to_array(values + self._normaliser().log_z + log_det)
 
     def grad_log_density(self, X: ArrayLike, max_memory: int | None = None) -> Array:
-        """The gradient of the log-density at points, ``(N, D) -> (N, D)``.
-
-        It is zero in columns that were set aside.
-        """
+        """The gradient of the log-density, zero in columns set aside, ``(N, D) -> (N, D)``."""
         s, _ = self._standardised(X)
         scores = in_chunks(self.density_.score, [s], _BATCH_SIZE, max_memory)
         return to_array(self.table_.widen(scores / self.scaling_.std))
@@ -252,7 +252,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         always the same: at the values themselves the narrowest peaks would have the best score.
 
         Raises:
-            ValueError: if the loss is still that of narrow peaks.
+            ValueError: if the loss is still that of peaks narrower than 1e-6.
         """
         r = self._modelled(X)
         if self._gaps is not None:
@@ -279,9 +279,6 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
 
         Returns:
             Points ``(n_samples, D)``, a data frame where `fit` was given one.
-
-        Raises:
-            NotFittedError: before `fit`.
         """
         check_is_fitted(self)
         check_count(n_samples, "n_samples", "draw one point or more")
@@ -304,9 +301,11 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ValueError: if X has categories, missing values or fewer than four different rows, or
                 an argument is out of range.
         """
-        self._frame: Any = type(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
-        self._columns: Any = None if self._frame is None else list(cast("Any", X).columns)
-        return super().fit(X, y, max_memory)
+        super().fit(X, y, max_memory)
+        is_frame = hasattr(X, "iloc") and hasattr(X, "columns")
+        self._frame: Any = type(X) if is_frame else None
+        self._columns: Any = list(cast("Any", X).columns) if is_frame else None
+        return self
 
     def _fit(self, x: Tensor, max_memory: int | None) -> None:
         check_settings(self)
@@ -321,7 +320,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         r = self.table_.reduce(x)
         rows, groups = r.unique(dim=0, return_inverse=True)
         # Values that repeat only because whole rows do are not rounded.
-        self._gaps = Gaps.fit(r if self.dequantise or r.shape[1] == 1 else rows)
+        self._gaps = Gaps.fit(r, None if self.dequantise or r.shape[1] == 1 else rows)
         self.table_.warn(self.dequantise, self._gaps.common)
         if self.dequantise or self._gaps.any:
             r = self._gaps.fill(r, generator)
@@ -378,15 +377,17 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         """The modelled columns of points."""
         x = self._queries(X)
         self.table_.warn_if_off(x)
-        return self.table_.reduce(x)
+        r = self.table_.reduce(x)
+        refuse_far(self.scaling_(r), self.table_)
+        return r
 
     def _field(self) -> Field:
         return VectorField(lambda x: self.density_.score(self.scaling_(x)) / self.scaling_.std)
 
     def _normaliser(self) -> Normaliser:
         check_is_fitted(self)
-        density = self.density_
-        return density.normaliser if isinstance(density, Tilted) else Normaliser.exact()
+        found = self.density_
+        return found.normaliser if isinstance(found, Tilted) else Normaliser.exact()
 
     def _check_normaliser(self) -> None:
         failure = self._normaliser().failure

@@ -48,10 +48,17 @@ class Gaps:
     common_width: Tensor
 
     @staticmethod
-    def fit(x: Tensor) -> Gaps:
-        """The gaps of points ``(N, D)`` without constant columns."""
-        columns, halves = x.unbind(1), _half_gaps(x).tolist()
-        common, kernels, widths = zip(*map(_common, columns, halves))
+    def fit(x: Tensor, distinct: Tensor | None = None) -> Gaps:
+        """The gaps of points without constant columns.
+
+        Args:
+            x: points ``(N, D)``.
+            distinct: the points whose ties count, such as x without copies of rows, ``(K, D)``;
+                None is x. A value that many rows share is found among all.
+        """
+        rows = x if distinct is None else distinct
+        columns, halves = zip(x.unbind(1), rows.unbind(1)), _half_gaps(rows).tolist()
+        common, kernels, widths = zip(*(_common(*c, half) for c, half in zip(columns, halves)))
         padded = pad_sequence(list(common), padding_value=torch.nan)
         return Gaps(x.new_tensor(widths), padded, x.new_tensor(kernels))
 
@@ -67,7 +74,7 @@ class Gaps:
         return x + width * (2 * uniform(x.shape, x, generator) - 1)
 
 
-def _common(column: Tensor, half: float) -> tuple[Tensor, float, float]:
+def _common(column: Tensor, distinct: Tensor, half: float) -> tuple[Tensor, float, float]:
     """Values too common for rounding, half the width of their noise, and that of the others."""
     values, counts = column.unique(return_counts=True)
     often = counts >= _MIN_SHARE * len(column)
@@ -76,7 +83,7 @@ def _common(column: Tensor, half: float) -> tuple[Tensor, float, float]:
     apart = ((frequent[:, None] - frequent).abs() > 3 * half).sum(1) == len(frequent) - 1
     often[often.clone()] = apart
     rare = counts[~often]
-    others = column[~torch.isin(column, values[often])]
+    others = distinct[~torch.isin(distinct, values[often])]
     nothing = values[:0], 0.0, half
     if not bool(often.any()) or len(rare) < _MIN_OTHERS:
         return nothing

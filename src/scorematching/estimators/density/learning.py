@@ -105,7 +105,7 @@ def _families(base: Any, s: Tensor, scale: Standardise) -> list[Family]:
             return fit_given(base, x)
         return Transformed(fit_given(base, x), Inverse(scale))
 
-    return [Family([Candidate("given", fit)])]
+    return [Family([Candidate("given", fit, required=True)])]
 
 
 def _tilted(

@@ -13,7 +13,9 @@ from scorematching.estimators.density.table import Table
 
 _SHOWN = 5
 _LEAST, _MOST = 1e-100, 1e100
-_MIN_POINTS, _MIN_LOSS = 4, -1e4
+_MIN_POINTS, _MIN_LOSS, _MAX_DISTANCE = 4, -1e12, 1e50
+"""The least loss per column is that of peaks of a width of 1e-6 standard deviations; columns that
+others determine so well are set aside, too."""
 
 
 def refuse_categories(X: Any) -> None:
@@ -26,14 +28,15 @@ def refuse_categories(X: Any) -> None:
     if bad:
         raise ValueError(
             f"X must hold numbers, got categories, dates or text in {', '.join(bad[:_SHOWN])}; "
-            "fit one density for each category, or encode them "
-            "(sklearn.preprocessing.OrdinalEncoder) and pass dequantise=True"
+            "convert numbers that are stored as text with astype(float), fit one density for each "
+            "category, or encode them (sklearn.preprocessing.OrdinalEncoder) and pass "
+            "dequantise=True"
         )
 
 
 def _holds_numbers(frame: Any, column: int, kind: Any) -> bool:
     """Whether a column of a data frame can be converted; columns of objects are tried."""
-    if str(kind) in ("category", "string", "str") or getattr(kind, "kind", "O") in "mM":
+    if str(kind) in ("category", "string", "str") or getattr(kind, "kind", "O") in "mMc":
         return False
     if getattr(kind, "kind", "O") in "biuf":
         return True
@@ -45,26 +48,31 @@ def _holds_numbers(frame: Any, column: int, kind: Any) -> bool:
 
 
 def refuse_text(X: Any) -> None:
-    """Refuse arrays and lists with text that is not a number, with the place of the first one."""
+    """Refuse arrays and lists with a value that is no number, with the place of the first one."""
     table = np.array(X, dtype=object) if isinstance(X, list) else X
     if not isinstance(table, np.ndarray) or table.ndim != 2 or table.dtype.kind not in "OUS":
         return
     for row, values in enumerate(table):
         for column, value in enumerate(values):
-            if isinstance(value, str | bytes) and not _is_number(value):
-                raise ValueError(
-                    f"X must hold numbers, got {str(value)!r} in row {row}, column {column}; drop "
+            if (error := _conversion_error(value)) is not None:
+                shown = repr(str(value)) if isinstance(value, str | bytes) else repr(value)
+                why = f" ({error})" if isinstance(error, TypeError) else ""
+                raise type(error)(
+                    f"X must hold numbers, got {shown} in row {row}, column {column}{why}; drop "
                     "the column, or encode it (sklearn.preprocessing.OrdinalEncoder) and pass "
                     "dequantise=True"
                 )
 
 
-def _is_number(text: str | bytes) -> bool:
+def _conversion_error(value: Any) -> TypeError | ValueError | None:
+    """Why a value is no number; what Python and pandas call missing is found later."""
+    if value is None or type(value).__name__ == "NAType":
+        return None
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        float(value)
+    except (TypeError, ValueError) as error:
+        return error
+    return None
 
 
 def refuse_missing(values: NDArray[Any], names: Sequence[Any] | None) -> None:
@@ -112,9 +120,23 @@ def refuse_peaks(losses: Tensor, table: Table) -> None:
     loss = losses.mean().item()
     if loss < _MIN_LOSS * len(table.kept):
         raise ValueError(
-            f"X must have a density, got a score-matching loss of {loss:.3g}, that of narrow peaks "
-            f"on single values, in {table.name(table.discrete or table.kept)} pass "
-            "dequantise=True, or drop discrete columns"
+            f"X must have a density, got a score-matching loss of {loss:.3g}, that of peaks "
+            "narrower than 1e-6 standard deviations, in "
+            f"{table.name(table.discrete or table.kept)} pass dequantise=True for discrete "
+            "columns, drop columns that are functions of others, or take logarithms of columns "
+            "that cover many orders of magnitude"
+        )
+
+
+def refuse_far(s: Tensor, table: Table) -> None:
+    """Refuse standardised points so far away that squares overflow, with the place."""
+    far = s.abs() > _MAX_DISTANCE
+    if bool(far.any()):
+        row, column = (int(place[0]) for place in far.nonzero(as_tuple=True))
+        raise ValueError(
+            f"X must lie within {_MAX_DISTANCE:g} standard deviations of the rows of fit, got "
+            f"{s[row, column].item():.3g} in row {row}, column {table.names[table.kept[column]]}; "
+            "drop such rows"
         )
 
 

@@ -28,12 +28,14 @@ class Candidate:
         averaged: whether the final estimate is the mean of those of all folds; otherwise it is
             fitted once more, to all points.
         prior: imagined points that it is likely for, which guarantees it some weight.
+        required: whether a failure is an error, as for an object that the user gave.
     """
 
     name: str
     fit: Fit
     averaged: bool = False
     prior: float = 0.0
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,11 @@ def make_folds(
 
 
 def attempt(candidate: Candidate, folds: Folds, generator: torch.Generator) -> Trial | None:
-    """Fit a candidate without each fold; None if that fails or a log-density is not a number."""
+    """Fit a candidate without each fold; None if that fails or a log-density is not a number.
+
+    Raises:
+        ValueError: if a candidate that is required fails.
+    """
     fits, values = [], []
     for fold in range(len(folds)):
         train, held = folds.split(fold)
@@ -128,13 +134,23 @@ def attempt(candidate: Candidate, folds: Folds, generator: torch.Generator) -> T
             fit = candidate.fit(train, held, generator)
             with torch.no_grad():
                 log_density = fit(held)
-        except (ValueError, DivergedError, torch.linalg.LinAlgError):
-            return None
+        except (ValueError, DivergedError, torch.linalg.LinAlgError) as error:
+            return _failed(candidate, str(error))
         if bool((log_density.isnan() | (log_density == torch.inf)).any()):
-            return None
+            return _failed(candidate, "a log-density that is NaN or infinite")
         fits.append(fit)
         values.append(log_density)
     return Trial(candidate, torch.cat(values), fits)
+
+
+def _failed(candidate: Candidate, reason: str) -> Trial | None:
+    """No trial, or an error for a candidate that must not fail."""
+    if candidate.required:
+        raise ValueError(
+            f"base must be a density of points (N, D) with D as in X, got {reason} "
+            f'({candidate.name}); repair the object, or use base="auto"'
+        )
+    return None
 
 
 def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) -> Iterator[Trial]:

@@ -17,6 +17,7 @@ from scorematching.objectives import MaximumLikelihood, Objective, ScoreMatching
 from scorematching.objectives.names import NAMES
 from scorematching.objectives.sliced import Sliced
 
+_MAX_NOISE = 1e6
 MODELS = ("mlp", "dkef", "none", "nice")
 OBJECTIVES = {name.lower(): NAMES[name] for name in ("SSM-VR", "SSM", "SM", "MLE")}
 
@@ -28,8 +29,11 @@ def check_settings(estimator: Any) -> None:
             f"model must be one of {', '.join(MODELS)}, got {estimator.model!r}; "
             'try "mlp", the default'
         )
-    if not is_number(estimator.noise) or not 0 <= estimator.noise < float("inf"):
-        raise ValueError(f"noise must be zero or a positive number, got {estimator.noise!r}; try 0")
+    if not is_number(estimator.noise) or not 0 <= estimator.noise <= _MAX_NOISE:
+        raise ValueError(
+            f"noise must be zero or a positive number, at most {_MAX_NOISE:g}, got "
+            f"{estimator.noise!r}; try 0"
+        )
     check_flag(estimator.calibrate, "calibrate", "True is the default")
     check_flag(estimator.dequantise, "dequantise", "True adds noise to rounded columns")
     for name in ("num_inducing", "max_steps", "batch_size", "patience", "num_importance"):

@@ -142,12 +142,13 @@ def inspect(x: Tensor, names: Sequence[Any] | None = None) -> Table:
 def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tensor]]:
     """Columns that the ones before do not determine, and the others as functions of them."""
     rows = x[:: -(-len(x) // _MAX_ROWS)][:, columns]
-    if len(rows) < len(columns) + 2:  # with so few rows every column would be determined
-        return columns, {}
     z = (rows - rows.mean(0)) / rows.std(0, correction=0)
     basis: list[Tensor] = []
     kept, rest = [], []
     for j, column in enumerate(columns):
+        if len(basis) + 2 > len(rows):  # so many columns determine any other in so few rows
+            kept.append(column)
+            continue
         residual = z[:, j]
         for _ in range(2):  # twice, against rounding
             for direction in basis:
@@ -159,10 +160,11 @@ def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tens
             kept.append(column)
     if not rest:
         return kept, {}
-    design = torch.cat([x.new_ones(len(x), 1), x[:, kept]], 1)
+    design = torch.cat([x.new_ones(len(x), 1), x[:, kept[: len(basis)]]], 1)
     scale = design.abs().amax(0)
     solved = torch.linalg.lstsq(design / scale, x[:, rest]).solution / scale[:, None]
-    return kept, dict(zip(rest, solved.unbind(1)))
+    padded = torch.cat([solved, x.new_zeros(1 + len(kept) - len(solved), len(rest))])
+    return kept, dict(zip(rest, padded.unbind(1)))
 
 
 def _few_values(column: Tensor) -> int | None:

@@ -60,7 +60,8 @@ def families(base: Any, n: int) -> list[Family]:
         ValueError: if a name is unknown.
     """
     several = isinstance(base, Iterable) and not isinstance(base, str)
-    names = list(base) if several else [base]
+    given = list(base) if several else [base]
+    names = [name for i, name in enumerate(given) if name not in given[:i]]
     if names == ["auto"]:
         names = [name for name in NAMES if name not in ("maf", "nsf") or has_flows()]
     unknown = [name for name in names if name not in NAMES]

@@ -40,8 +40,12 @@ class Given(Distribution):
     def _log_density(self, x: Tensor) -> Tensor:
         if hasattr(self.source, "log_prob"):
             value: Tensor = self.source.log_prob(x.to(self._like))
-            return value.sum(-1) if value.ndim == 2 else value
-        return torch.as_tensor(self.source.score_samples(x.detach().cpu().numpy())).to(x)
+            value = value.sum(-1) if value.ndim == 2 else value
+        else:
+            value = torch.as_tensor(self.source.score_samples(x.detach().cpu().numpy())).to(x)
+        if value.shape != x.shape[:1]:
+            raise ValueError(f"log-densities of shape {tuple(value.shape)} for {len(x)} points")
+        return value
 
     def _score(self, x: Tensor) -> Tensor:
         if hasattr(self.source, "log_prob"):
@@ -93,5 +97,7 @@ def fit_given(source: Any, x: Tensor) -> Given:
 
 def is_given(base: Any) -> bool:
     """Whether a base is an object with a log-density and samples, rather than a name."""
+    if isinstance(base, type):
+        return False
     evaluates = hasattr(base, "log_prob") or hasattr(base, "score_samples")
     return evaluates and hasattr(base, "sample")
