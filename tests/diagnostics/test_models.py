@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
+from scorematching.derivatives import speed
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.ops import compositions
 from tests.derivatives.ways.habits import Cube
@@ -71,6 +72,19 @@ def test_explain_says_that_the_caller_chose(x: Tensor) -> None:
     table = sm.explain(sm.LogDensityField(Normed(), route="reverse"), x, show=False)
     assert table.conclusion.startswith("not traced, double backward instead")
     assert 'route="reverse"' in table.conclusion
+
+
+def test_explain_says_that_double_backward_is_faster(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that the trace was wrong, which it was not."""
+    seconds = iter([3.0, 3.0, 1.0, 1.0])  # the trace twice, then double backward
+    monkeypatch.setattr(speed, "_seconds", lambda *arguments: next(seconds))
+    field = sm.LogDensityField(lambda x: torch.i0(x).sum(-1))
+    for _ in range(8):
+        sm.SlicedScoreMatchingVR()(field, x)
+    conclusion = sm.explain(field, x, show=False).conclusion
+    assert "double backward instead (measured to be faster than the trace)" in conclusion
 
 
 CENTRES = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)

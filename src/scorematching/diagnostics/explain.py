@@ -75,7 +75,8 @@ def _conclusion(findings: Findings, route: str, refusal: str) -> str:
     """Which way the derivatives were taken, and how smooth the model is."""
     slow = findings.routes.get("curvature") == "reverse" or route == "reverse"
     if slow:
-        reason = findings.obstacle or 'route="reverse", or a traced answer that was wrong'
+        asked = 'route="reverse"' if route == "reverse" else "measured to be faster than the trace"
+        reason = findings.obstacle or findings.reason or asked
         way = f"not traced, double backward instead ({reason})"
     elif findings.lost_axis:
         way = "traced: derivatives carried forward, since the batch axis cannot be followed"
