@@ -66,6 +66,30 @@ def test_score_adds_what_the_model_says(small_run: Path, small_table: Path, tmp_
     assert main(["score", str(small_run), str(out), "--out", str(tmp_path / "x.csv")]) == 1
 
 
+@pytest.mark.parametrize("command", ["score", "evaluate"])
+def test_rows_that_are_no_numbers_are_named(
+    command: str,
+    small_run: Path,
+    small_table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Text was called missing, and 1e200 evaluated to a table of NaN."""
+    new = tmp_path / "new.csv"
+    arguments = [command, str(small_run), str(new)]
+    arguments += ["--out", str(tmp_path / "out.csv"), "--overwrite"] if command == "score" else []
+    for value, code, message in (
+        ("oops", int(command == "evaluate"), "1 of 9 rows with missing values, text or infinity, "),
+        ("1e200", 1, "standard deviations of the rows of the fit, got 1e+200 in row 3, column 'b'"),
+    ):
+        table = pd.read_csv(small_table).head(9).astype({"b": object})
+        table.loc[2, "b"] = value
+        table.to_csv(new, index=False)
+        assert main(arguments) == code
+        shown = capsys.readouterr()
+        assert message in shown.out + shown.err and "row 3, column 'b'" in shown.out + shown.err
+
+
 def test_sample_writes_all_columns(
     small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

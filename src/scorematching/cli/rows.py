@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from scorematching._extras import import_extra
+from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
 
@@ -19,7 +20,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     Columns that were set aside may be left out of the file, since they follow from the others.
 
     Raises:
-        ValueError: if a column is not there.
+        ValueError: if a column is not there, or a value is too far from those of the fit.
     """
     absent = [name for name in run.columns if name not in loaded.frame]
     for name in absent:
@@ -37,6 +38,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
         modelled = torch.tensor(numbers[run.summary.modelled].to_numpy())
         restored = run.model.table_.restore(modelled).numpy()
         numbers = numbers.assign(**{name: restored[:, run.columns.index(name)] for name in absent})
+    _refuse_far(run, loaded, numbers)
     return numbers[run.columns]
 
 
@@ -47,11 +49,36 @@ def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
         ValueError: if values are missing or infinite, with the first row.
     """
     numbers = columns_of(run, loaded)
-    bad = ~np.isfinite(numbers.to_numpy()).all(1)
-    if bad.any():
+    if said := incomplete(numbers):
         raise ValueError(
-            f"{command} needs rows of numbers, got {int(bad.sum())} of {len(bad)} rows of "
-            f"{loaded.name} with missing values, the first is row {int(bad.argmax()) + 1}; leave "
-            "them out of the file"
+            f"{command} needs rows of numbers, got in {loaded.name} {said}; leave them out of the "
+            "file"
         )
     return numbers
+
+
+def incomplete(numbers: Any) -> str:
+    """Rows with values that are missing or no finite numbers, in words; empty if there are none."""
+    bad = ~np.isfinite(numbers.to_numpy())
+    if not bad.any():
+        return ""
+    row, column = (int(place[0]) for place in bad.nonzero())
+    return (
+        f"{int(bad.any(1).sum())} of {len(bad)} rows with missing values, text or infinity, the "
+        f"first is row {row + 1}, column {numbers.columns[column]!r}"
+    )
+
+
+def _refuse_far(run: Run, loaded: Loaded, numbers: Any) -> None:
+    """Refuse values so far from those of the fit that squares overflow, with the place."""
+    scaling, columns = run.space.scaling, list(run.space.columns)
+    with np.errstate(over="ignore"):
+        s = np.abs(numbers[columns].to_numpy() - scaling.mean.numpy()) / scaling.std.numpy()
+    far = np.isfinite(numbers[columns].to_numpy()) & (s > MAX_DISTANCE)
+    if far.any():
+        row, column = (int(place[0]) for place in far.nonzero())
+        raise ValueError(
+            f"{loaded.name} must lie within {MAX_DISTANCE:g} standard deviations of the rows of "
+            f"the fit, got {numbers[columns[column]].iloc[row]:g} in row {row + 1}, column "
+            f"{columns[column]!r}; leave the field empty if it means missing"
+        )

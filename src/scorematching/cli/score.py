@@ -13,7 +13,7 @@ from scorematching._extras import import_extra
 from scorematching.cli.app import DataDir
 from scorematching.cli.files import check_output, write_frame
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import columns_of
+from scorematching.cli.rows import columns_of, incomplete
 from scorematching.runs import Run, open_run
 from scorematching.runs.unusual import RowScores, score_rows
 from scorematching.tables import read
@@ -41,14 +41,14 @@ def score(
     numbers = columns_of(found, loaded)
     good = np.isfinite(numbers.to_numpy()).all(1)
     if not good.any():
-        raise ValueError(f"{data} must have a row without missing values, got none")
+        raise ValueError(f"{data} must have a complete row of numbers, got {incomplete(numbers)}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scores = score_rows(found.model, found.space, numbers[good])
     write_frame(_joined(found, loaded.frame, good, scores), out)
     say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
     if not good.all():
-        say(f"{int((~good).sum())} rows with missing values were left empty")
+        say(f"left empty: {incomplete(numbers)}")
     say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")
 
 

@@ -13,7 +13,8 @@ from scorematching.estimators.density.table import Table
 
 _SHOWN = 5
 _LEAST, _MOST = 1e-100, 1e100
-_MIN_POINTS, _MIN_LOSS, _MAX_DISTANCE = 4, -1e12, 1e50
+MAX_DISTANCE = 1e50
+_MIN_POINTS, _MIN_LOSS = 4, -1e12
 """The least loss per column is that of peaks of a width of 1e-6 standard deviations; columns that
 others determine so well are set aside, too."""
 
@@ -130,11 +131,11 @@ def refuse_peaks(losses: Tensor, table: Table) -> None:
 
 def refuse_far(s: Tensor, table: Table) -> None:
     """Refuse standardised points so far away that squares overflow, with the place."""
-    far = s.abs() > _MAX_DISTANCE
+    far = s.abs() > MAX_DISTANCE
     if bool(far.any()):
         row, column = (int(place[0]) for place in far.nonzero(as_tuple=True))
         raise ValueError(
-            f"X must lie within {_MAX_DISTANCE:g} standard deviations of the rows of fit, got "
+            f"X must lie within {MAX_DISTANCE:g} standard deviations of the rows of fit, got "
             f"{s[row, column].item():.3g} in row {row}, column {table.names[table.kept[column]]}; "
             "drop such rows"
         )

@@ -103,11 +103,12 @@ class Table:
             return
         expected = self.restore(self.reduce(x))[:, aside]
         scale = x[:, aside].abs().amax(0) + expected.abs().amax(0)
-        off = ((x[:, aside] - expected).abs() > 1e-3 * scale).any(1)
+        off = (x[:, aside] - expected).abs() > 1e-3 * scale
         if bool(off.any()):
+            named = self.name([c for c, any_off in zip(aside, off.any(0).tolist()) if any_off])
             warnings.warn(
-                f"X differs in {int(off.sum())} rows from the values of {self.name(aside)} that "
-                "follow from fit; these columns are ignored",
+                f"X differs in {int(off.any(1).sum())} rows from the values of "
+                f"{named.removesuffix(':')} that follow from fit; these columns are ignored",
                 stacklevel=5,
             )
 
