@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values, check_points
-from scorematching._shapes import dimension, event_axes, inner
+from scorematching._shapes import dimension, event_axes, inner, project
 from scorematching.domains.weights import Weight, gradient, weight_function
-from scorematching.fields import Field, directions, project
+from scorematching.fields import Field, directions
 
 
 class Region:

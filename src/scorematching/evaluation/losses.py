@@ -23,9 +23,9 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching._memory import in_chunks
-from scorematching._shapes import event_axes, flatten_event
+from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.evaluation.estimate import Estimate
-from scorematching.fields import Field, as_field, project
+from scorematching.fields import Field, as_field
 from scorematching.objectives import ScoreMatching
 from scorematching.projections import Projection, Rademacher
 from scorematching.types import Vector
