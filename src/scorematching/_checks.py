@@ -5,7 +5,7 @@ be, what arrived and what to do about it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -187,11 +187,8 @@ def check_vector(h: Any, x: Tensor) -> None:
             f"the vector field must return a tensor of shape {tuple(x.shape)}, "
             f"got {type(h).__name__}; return a tensor"
         )
-    if h.shape != x.shape:
-        raise ValueError(
-            f"the vector field must return one vector per point, shape {tuple(x.shape)} like x, "
-            f"got {tuple(h.shape)}; wrap a log-density in LogDensityField instead"
-        )
+    wanted = "the vector field must return one vector per point, shape {} like x"
+    check_shape(h, x.shape, wanted, "wrap a log-density in LogDensityField instead")
 
 
 def check_depends(depends: bool, what: str) -> None:
@@ -219,12 +216,16 @@ def check_flag(value: Any, name: str, advice: str) -> None:
 
 def check_noise(noise: Any, x: Tensor) -> None:
     """Require noise of the shape of the points."""
-    shape = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
-    if shape != tuple(x.shape):
-        raise ValueError(
-            f"noise must have the shape of x, {tuple(x.shape)}, got {shape}; "
-            "draw it with objective.draw(x)"
-        )
+    check_shape(
+        noise, x.shape, "noise must have the shape of x, {}", "draw it with objective.draw(x)"
+    )
+
+
+def check_shape(value: Any, shape: Sequence[int], wanted: str, advice: str) -> None:
+    """Require a tensor of a shape, which the message has in place of the braces in ``wanted``."""
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if got != tuple(shape):
+        raise ValueError(f"{wanted.format(tuple(shape))}, got {got}; {advice}")
 
 
 def is_number(value: Any) -> bool:

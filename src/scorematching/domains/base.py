@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_points
+from scorematching._checks import can_read_values, check_points, check_shape
 from scorematching._shapes import dimension, event_axes, inner, project
 from scorematching.domains.weights import Weight, gradient, weight_function
 from scorematching.fields import Field, directions
@@ -95,11 +95,8 @@ class Domain(Region):
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the boundary, ``(N,)``; negative outside."""
         found = self.distance(x)
-        if found.shape != x.shape[:1]:
-            raise ValueError(
-                f"distance must return one number per point, shape ({len(x)},), got "
-                f"{tuple(found.shape)}; reduce over the event axes"
-            )
+        wanted = "distance must return one number per point, shape {}"
+        check_shape(found, x.shape[:1], wanted, "reduce over the event axes")
         return found
 
     def _weight(self, x: Tensor) -> Tensor:
