@@ -1,11 +1,13 @@
 """A model together with its objective, as one module from a batch to losses."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_type
 from scorematching.fields import Field, as_field
 from scorematching.objectives import Objective
 from scorematching.objectives.layerwise import SignTape
@@ -51,11 +53,8 @@ class LossModule(nn.Module):
         module: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if not callable(objective):
-            raise TypeError(
-                f"objective must be an Objective, got {type(objective).__name__}; "
-                "SlicedScoreMatchingVR() is a good start"
-            )
+        advice = "SlicedScoreMatchingVR() is a good start"
+        check_type(objective, Callable, "objective must be an Objective", advice)
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, is_number
+from scorematching._checks import check_count, check_type, is_number
 from scorematching._memory import Chunks, joined, limited
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
@@ -114,11 +114,8 @@ def numbers(sums: LogSums) -> tuple[float, float, float, int]:
 
 def check_distribution(value: Any, name: str) -> None:
     """Require a `Distribution`."""
-    if not isinstance(value, Distribution):
-        raise TypeError(
-            f"{name} must be a Distribution, got {type(value).__name__}; "
-            "use scorematching.distributions.Gaussian, for example"
-        )
+    advice = "use scorematching.distributions.Gaussian, for example"
+    check_type(value, Distribution, f"{name} must be a Distribution", advice)
 
 
 def check_effective(
