@@ -31,26 +31,23 @@ class Elementwise(NamedTuple):
     """
 
     derivatives: Callable[..., tuple[Any, Any]]
-    from_input: bool
-    holomorphic: bool
-    single: Callable[..., Tensor] | None
+    from_input: bool = False
+    holomorphic: bool = False
+    single: Callable[..., Tensor] | None = None
     recomputed: Callable[..., activations.Derivatives] | None = None
 
 
 def elementwise(
-    *names: str,
-    kink: int | None = None,
-    inplace: int | None = None,
-    from_input: bool = False,
-    holomorphic: bool = False,
-    single: Callable[..., Tensor] | None = None,
-    recomputed: Callable[..., activations.Derivatives] | None = None,
+    *names: str, kink: int | None = None, inplace: int | None = None, **facts: Any
 ) -> Callable[[Any], Any]:
-    """Declare an elementwise function by its derivatives, under every name it is called by."""
+    """Declare an elementwise function by its derivatives, under every name it is called by.
+
+    Further facts are those of `Elementwise`.
+    """
 
     def decorate(derivatives: Any) -> Any:
-        facts = Elementwise(derivatives, from_input, holomorphic, single, recomputed)
-        declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=facts))
+        known = Elementwise(derivatives, **facts)
+        declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=known))
         return derivatives
 
     return decorate
@@ -152,7 +149,7 @@ def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
     return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
 
 
-POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, False, True, None))
+POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, holomorphic=True))
 """Powers with a constant exponent; `products.power` decides which powers these are."""
 
 
