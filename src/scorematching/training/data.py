@@ -32,10 +32,6 @@ class Batches:
         epoch: number of epochs completed.
         position: number of batches drawn in this one.
         start: state of the generator at its beginning.
-
-    Raises:
-        TypeError: if data is neither.
-        ValueError: if there are too few points for one batch, or batches cannot be shared.
     """
 
     def __init__(

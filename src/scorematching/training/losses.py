@@ -134,12 +134,7 @@ class _Touch(torch.autograd.Function):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module that is trained: the model itself, or the one inside a field.
-
-    Raises:
-        TypeError: if there is none.
-        ValueError: if it has no parameters to train.
-    """
+    """The module that is trained: the model itself, or the one inside a field."""
     module = model.model.call if isinstance(model, Field) else model
     if not isinstance(module, nn.Module):
         raise TypeError(
