@@ -1,8 +1,10 @@
 """Milliseconds per training step of the paper's flow, by every executor of `train`.
 
 NICE with four couplings of five hidden layers of 1000 units, D = 784, batches of 128, Adam, SSM-VR
-with M = 1 and 16, tf32 or bfloat16 products. Each row trains by `scorematching.training.train`, and
-runs the same step without the loop; the difference is what the loop costs.
+with M = 1 and 16 and exact score matching, tf32 or bfloat16 products. Each row trains by
+`scorematching.training.train`, and runs the same step without the loop; the difference is what the
+loop costs. On a GPU each row has an account of its kernels. The executor "compiled+captured,
+products apart" leaves out the rewriting of products, for comparison.
 
 Example:
     python -m benchmarks.train_step --device cuda --precision high --precision medium
@@ -13,8 +15,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
+from unittest import mock
 
 import torch
 import typer
@@ -22,18 +28,28 @@ from torch import Tensor
 
 import scorematching as sm
 from benchmarks.harness.command import Output, Smoke, Threads, command_line, run_command
+from benchmarks.harness.kernels import account
 from benchmarks.harness.provenance import stamp
 from scorematching.training import LossModule, TrainConfig, train
-from scorematching.training.executors import choose
+from scorematching.training.executors import choose, compiled
 from scorematching.training.ranks import Ranks
 from scorematching.training.step import Gradients, Step
 
+APART = "compiled+captured, products apart"
 EXECUTORS = {
     "cpu": ("eager", "compiled", "auto"),
-    "cuda": ("eager", "compiled", "captured", "compiled+captured", "auto"),
+    "cuda": ("eager", "compiled", "captured", APART, "auto"),
 }
 STEPS = {"eager": 200, "compiled": 200}
 """Steps that are timed; 1000 by captured executors. As many as a fifth precede them."""
+
+OBJECTIVES: dict[str, Callable[[], sm.Objective]] = {
+    "SSM-VR, M=1": sm.SlicedScoreMatchingVR,
+    "SSM-VR, M=16": partial(sm.SlicedScoreMatchingVR, num_projections=16),
+    "SM": sm.ScoreMatching,
+}
+EXACT_SHARE = 20
+"""Exact score matching is timed on this many times fewer steps, since they take longer."""
 
 PROGRAM = "python -m benchmarks.train_step"
 Row = dict[str, Any]
@@ -41,6 +57,7 @@ Row = dict[str, Any]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights, points and directions.")]
 Executors = Annotated[list[str] | None, typer.Option(help="Executors; repeatable [all].")]
+Objectives = Annotated[list[str] | None, typer.Option(help="Objectives; repeatable [all].")]
 Precisions = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,6 +69,7 @@ Precisions = Annotated[
 def main(
     device: Device = "cpu",
     executors: Executors = None,
+    objectives: Objectives = None,
     precision: Precisions = None,
     smoke: Smoke = False,
     threads: Threads = 1,
@@ -61,12 +79,13 @@ def main(
     """Time training steps of the paper's flow by every executor."""
     command = command_line(PROGRAM, main, locals())
     options = Options(_names(device, executors, smoke), device, smoke, seed)
+    _check_known("objectives", objectives, OBJECTIVES)
     torch.set_num_threads(threads)
-    print("  M executor           ran                 ms/step     bare     loop  first s")
+    print(f"{'objective':<12} {'executor':<33} {'ran':<18}  ms/step     bare     loop  first s")
     rows = [
-        measure(num, name, options, products)
+        measure(objective, name, options, products)
         for products in precision or ["high"]
-        for num in (1, 16)
+        for objective in objectives or OBJECTIVES
         for name in options.executors
     ]
     document = {**stamp(command, device), "seed": seed, "rows": rows}
@@ -88,35 +107,53 @@ class Options:
 def _names(device: str, wanted: list[str] | None, smoke: bool) -> list[str]:
     if device not in EXECUTORS:
         raise ValueError(f"device must be one of {', '.join(EXECUTORS)}, got {device!r}")
-    unknown = set(wanted or ()) - set(EXECUTORS["cuda"])
-    if unknown:
-        raise ValueError(
-            f"executors must be among {', '.join(EXECUTORS['cuda'])}, got {unknown.pop()!r}"
-        )
+    _check_known("executors", wanted, (*EXECUTORS["cuda"], "compiled+captured"))
     return wanted or [name for name in EXECUTORS[device] if not (smoke and name == "compiled")]
 
 
-def measure(num: int, name: str, options: Options, products: str = "high") -> Row:
+def _check_known(what: str, wanted: list[str] | None, known: Iterable[str]) -> None:
+    unknown = sorted(set(wanted or ()) - set(known))
+    if unknown:
+        raise ValueError(f"{what} must be among {'; '.join(known)}, got {unknown[0]!r}")
+
+
+def measure(name: str, executor: str, options: Options, products: str = "high") -> Row:
     """One row: an executor in the loop and without it."""
     torch.set_float32_matmul_precision(products)
-    steps = 5 if options.smoke else STEPS.get(name, 1000)
-    objective = sm.SlicedScoreMatchingVR(num_projections=num)
-    result, seconds = train_for(steps, name, objective, options)
+    share = EXACT_SHARE if name == "SM" else 1
+    steps = 5 if options.smoke else STEPS.get(executor, 1000) // share
+    objective = OBJECTIVES[name]()
+    with products_apart() if executor == APART else nullcontext():
+        result, seconds = train_for(steps, executor.split(",")[0], objective, options)
+        bare, kernels = without_loop(steps, result.executor, objective, options)
     row = {
-        "num": num,
-        "executor": name,
+        "objective": name,
+        "executor": executor,
         "products": products,
         "ran": result.executor,
         "ms_per_step": 1e3 * seconds,
-        "bare_ms": 1e3 * bare_seconds(steps, result.executor, objective, options),
+        "bare_ms": 1e3 * bare,
+        "loop_ms": 1e3 * (seconds - bare),
         "first_seconds": result.history[0].seconds,
+        "kernels": kernels,
     }
-    row["loop_ms"] = row["ms_per_step"] - row["bare_ms"]
     print(
-        f"{num:>3} {name:<18} {row['ran']:<18} {row['ms_per_step']:>8.3f} {row['bare_ms']:>8.3f} "
-        f"{row['loop_ms']:>8.3f} {row['first_seconds']:>8.1f}"
+        f"{name:<12} {executor:<33} {row['ran']:<18} {row['ms_per_step']:>8.3f} "
+        f"{row['bare_ms']:>8.3f} {row['loop_ms']:>8.3f} {row['first_seconds']:>8.1f}",
+        flush=True,
     )
     return row
+
+
+@contextmanager
+def products_apart() -> Iterator[None]:
+    """Compiled steps without the rewriting of their matrix products."""
+    with mock.patch.multiple(compiled, merge_products=_leave, batch_gradients=_leave):
+        yield
+
+
+def _leave(graph: Any) -> None:
+    """Rewrite nothing."""
 
 
 def train_for(
@@ -131,8 +168,10 @@ def train_for(
     return result, (last.seconds - first.seconds) / (last.step - first.step)
 
 
-def bare_seconds(steps: int, name: str, objective: sm.Objective, options: Options) -> float:
-    """The seconds of a step on one batch, without the loop."""
+def without_loop(
+    steps: int, name: str, objective: sm.Objective, options: Options
+) -> tuple[float, dict[str, Any]]:
+    """The seconds of a step on one batch, without the loop, and the account of its kernels."""
     flow, x, generator = make(options)
     batch, device = x[: len(x) // 10].clone(), torch.device(options.device)
     losses = LossModule(flow, objective, generator, touch=False)
@@ -146,7 +185,8 @@ def bare_seconds(steps: int, name: str, objective: sm.Objective, options: Option
     for _ in range(steps):
         execute(batch)
     wait(device)
-    return (time.perf_counter() - start) / steps
+    seconds = (time.perf_counter() - start) / steps
+    return seconds, account(lambda: execute(batch)) if batch.is_cuda else {}
 
 
 def make(options: Options) -> tuple[sm.models.NICE, Tensor, torch.Generator]:

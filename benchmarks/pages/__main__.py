@@ -22,6 +22,7 @@ from benchmarks.pages import (
     objectives,
     readme,
     streaming,
+    train_step,
 )
 
 NICE = Path(__file__).parents[2] / "docs" / "reproduction" / "table-nice" / "results.json"
@@ -39,8 +40,9 @@ def write_pages(
         found: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
         return found
 
+    more = [*train_step.read(results), *networks.read(results)]
     pages = [
-        objectives.write(read("cpu"), read("gpu"), read("checks"), docs, networks.read(results)),
+        objectives.write(read("cpu"), read("gpu"), read("checks"), docs, more),
         estimators.write(read("estimators"), docs),
         density.write(read("density"), docs),
         coverage.write(read("coverage"), docs),

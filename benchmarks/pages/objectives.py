@@ -46,7 +46,7 @@ def write(
     gpu: dict[str, Any] | None,
     checked: dict[str, Any],
     docs: Path,
-    networks: Iterable[str] = (),
+    more: Iterable[str] = (),
 ) -> Path:
     """Write the page and its pictures; returns the path of the page.
 
@@ -55,12 +55,12 @@ def write(
         gpu: numbers of a GPU.
         checked: numbers of `benchmarks.checks`.
         docs: folder of the page.
-        networks: the section of `pages.networks`.
+        more: sections of other benchmarks.
     """
     figures.schematic(docs / "img" / "pairing.png")
     figures.against_num(cpu, docs / "img" / "benchmarks.png")
     page = docs / "benchmarks.md"
-    page.write_text(render(cpu, gpu, checked, networks))
+    page.write_text(render(cpu, gpu, checked, more))
     return page
 
 
@@ -68,7 +68,7 @@ def render(
     cpu: dict[str, Any],
     gpu: dict[str, Any] | None,
     checked: dict[str, Any],
-    networks: Iterable[str] = (),
+    more: Iterable[str] = (),
 ) -> str:
     """The whole page; arguments are those of `write`."""
     parts = [
@@ -83,7 +83,7 @@ def render(
         *targets(cpu),
         *checks.section(checked),
         *on_gpu(gpu),
-        *networks,
+        *more,
         *commands(cpu, gpu),
     ]
     return "\n".join(parts)

@@ -5,7 +5,7 @@ be, what arrived and what to do about it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,17 +25,8 @@ def check_points(x: Any, name: str = "x") -> None:
 
 
 def check_coordinates(x: Any, dim: int, weight: Tensor) -> None:
-    """Require points whose last axis has D coordinates, in a dtype that goes with the weights.
-
-    Args:
-        x: points ``(..., D)``.
-        dim: D.
-        weight: a parameter of the model.
-    """
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"x must be a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor"
-        )
+    """Require points ``(..., dim)`` in a dtype that goes with the weights of a model."""
+    check_type(x, Tensor, "x must be a torch.Tensor", "convert it with torch.as_tensor")
     if x.ndim == 0 or x.shape[-1] != dim:
         raise ValueError(
             f"x must have shape (N, {dim}), like the model, got {tuple(x.shape)}; images are "
@@ -51,11 +42,8 @@ def check_coordinates(x: Any, dim: int, weight: Tensor) -> None:
 
 def check_batch(x: Any, name: str = "x") -> None:
     """Require floating-point points ``(N, *event)`` with N >= 1, whatever their values."""
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor, got {type(x).__name__}; "
-            f"convert it with torch.as_tensor({name}, dtype=torch.float32)"
-        )
+    advice = f"convert it with torch.as_tensor({name}, dtype=torch.float32)"
+    check_type(x, Tensor, f"{name} must be a torch.Tensor", advice)
     if not x.is_floating_point():
         raise TypeError(
             f"{name} must have a floating-point dtype, got {x.dtype}; "
@@ -95,15 +83,12 @@ def can_read_values(x: Tensor) -> bool:
 
 def check_directions(v: Any, x: Tensor) -> None:
     """Require directions ``(M, N, *event)``, or ``(N, *event)``, that go with points ``x``."""
-    if not isinstance(v, Tensor):
-        raise TypeError(
-            f"v must be a torch.Tensor of shape (M, N, *event), got {type(v).__name__}; "
-            "draw it with projection.sample(x)"
-        )
+    advice = "draw it with projection.sample(x)"
+    check_type(v, Tensor, "v must be a torch.Tensor of shape (M, N, *event)", advice)
     if v.shape != x.shape and (v.shape[1:] != x.shape or v.shape[0] == 0):
         raise ValueError(
             f"v must have shape (M, *x.shape) = (M, {', '.join(map(str, x.shape))}), "
-            f"got {tuple(v.shape)}; draw it with projection.sample(x)"
+            f"got {tuple(v.shape)}; {advice}"
         )
     if v.dtype != x.dtype or v.device != x.device:
         raise ValueError(
@@ -129,11 +114,8 @@ def check_generator(generator: Any, x: Any, name: str = "x") -> None:
     """Require None or a generator on the device of ``x``, anything with a device."""
     if generator is None:
         return
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator or None, got {type(generator).__name__}; "
-            "use torch.Generator().manual_seed(seed)"
-        )
+    advice = "use torch.Generator().manual_seed(seed)"
+    check_type(generator, torch.Generator, "generator must be a torch.Generator or None", advice)
     if generator.device.type != x.device.type:
         raise ValueError(
             f"generator must live on the device of {name} ({x.device}), got {generator.device}; "
@@ -166,8 +148,7 @@ def check_count(value: Any, name: str, advice: str) -> None:
 def check_log_density(y: Any, x: Tensor, feature_axes: int | None) -> None:
     """Require a model's output ``(N, *F)`` for points ``x: (N, *event)``."""
     wanted = f"one log-density per point, shape ({x.shape[0]},)"
-    if not isinstance(y, Tensor):
-        raise TypeError(f"the model must return {wanted}, got {type(y).__name__}; return a tensor")
+    check_type(y, Tensor, f"the model must return {wanted}", "return a tensor")
     if y.ndim == 0 or y.shape[0] != x.shape[0]:
         raise ValueError(
             f"the model must return {wanted}, got {tuple(y.shape)}; "
@@ -182,16 +163,10 @@ def check_log_density(y: Any, x: Tensor, feature_axes: int | None) -> None:
 
 def check_vector(h: Any, x: Tensor) -> None:
     """Require a vector field's output to have the shape of its points."""
-    if not isinstance(h, Tensor):
-        raise TypeError(
-            f"the vector field must return a tensor of shape {tuple(x.shape)}, "
-            f"got {type(h).__name__}; return a tensor"
-        )
-    if h.shape != x.shape:
-        raise ValueError(
-            f"the vector field must return one vector per point, shape {tuple(x.shape)} like x, "
-            f"got {tuple(h.shape)}; wrap a log-density in LogDensityField instead"
-        )
+    wanted = f"the vector field must return a tensor of shape {tuple(x.shape)}"
+    check_type(h, Tensor, wanted, "return a tensor")
+    wanted = "the vector field must return one vector per point, shape {} like x"
+    check_shape(h, x.shape, wanted, "wrap a log-density in LogDensityField instead")
 
 
 def check_depends(depends: bool, what: str) -> None:
@@ -219,12 +194,22 @@ def check_flag(value: Any, name: str, advice: str) -> None:
 
 def check_noise(noise: Any, x: Tensor) -> None:
     """Require noise of the shape of the points."""
-    shape = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
-    if shape != tuple(x.shape):
-        raise ValueError(
-            f"noise must have the shape of x, {tuple(x.shape)}, got {shape}; "
-            "draw it with objective.draw(x)"
-        )
+    check_shape(
+        noise, x.shape, "noise must have the shape of x, {}", "draw it with objective.draw(x)"
+    )
+
+
+def check_type(value: Any, kinds: Any, wanted: str, advice: str) -> None:
+    """Require an object of a class, or of one of several; ``wanted`` begins the message."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{wanted}, got {type(value).__name__}; {advice}")
+
+
+def check_shape(value: Any, shape: Sequence[int], wanted: str, advice: str) -> None:
+    """Require a tensor of a shape, which the message has in place of the braces in ``wanted``."""
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if got != tuple(shape):
+        raise ValueError(f"{wanted.format(tuple(shape))}, got {got}; {advice}")
 
 
 def is_number(value: Any) -> bool:

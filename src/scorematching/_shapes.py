@@ -1,5 +1,6 @@
 """Event axes: the trailing axes of a point, flattened where an equation says "dot product"."""
 
+import torch
 from torch import Tensor
 
 
@@ -21,3 +22,9 @@ def flatten_event(value: Tensor, axes: int) -> Tensor:
 def inner(a: Tensor, b: Tensor, axes: int) -> Tensor:
     """Dot product over the event, ``(..., *event) -> (...)``, broadcasting the rest."""
     return flatten_event(a * b, axes).sum(-1)
+
+
+def project(score: Tensor, v: Tensor) -> Tensor:
+    """The score along directions, ``(N, *F, *event), (M, N, *event) -> (N, *F, M)``."""
+    axes = v.ndim - 2
+    return torch.einsum("n...d,mnd->n...m", flatten_event(score, axes), flatten_event(v, axes))

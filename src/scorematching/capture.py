@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_shape
 from scorematching.objectives import Objective
 from scorematching.training.executors import Captured, CompiledGradients
 from scorematching.training.losses import LossModule
@@ -112,14 +113,10 @@ def compile_step(
     step = Step(CompiledGradients(losses), optimizer)
     step.prepare(x)
     execute = Captured(step, generator) if captured else step
-    shape = x.shape
+    shape, wanted = x.shape, "x must have the shape the step was compiled for, {}"
 
     def checked(x: Tensor) -> Tensor:
-        if x.shape != shape:
-            raise ValueError(
-                f"x must have the shape the step was compiled for, {tuple(shape)}, "
-                f"got {tuple(x.shape)}; drop the last batch, or compile another step"
-            )
+        check_shape(x, shape, wanted, "drop the last batch, or compile another step")
         return execute(x)
 
     return checked

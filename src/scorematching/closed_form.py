@@ -26,7 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_generator, check_points, is_number
+from scorematching._checks import (
+    can_read_values,
+    check_generator,
+    check_points,
+    check_shape,
+    is_number,
+)
 from scorematching.derivatives import routes
 from scorematching.fields import LogDensityField, answer, directions
 from scorematching.objectives import Objective, SlicedScoreMatchingVR
@@ -247,11 +253,8 @@ def _joined(features: Features, base: Features | None) -> Features:
 
     def log_q0(x: Tensor) -> Tensor:
         q0 = x.new_zeros(x.shape[0]) if base is None else base(x)
-        if tuple(q0.shape) != (x.shape[0],):
-            raise ValueError(
-                f"base must return one log-density per point, shape ({x.shape[0]},), got "
-                f"{tuple(q0.shape)}; reduce over the event axes only"
-            )
+        wanted = "base must return one log-density per point, shape {}"
+        check_shape(q0, x.shape[:1], wanted, "reduce over the event axes only")
         return q0
 
     def every(x: Tensor) -> Tensor:

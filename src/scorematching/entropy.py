@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_count
+from scorematching._checks import check_batch, check_count, check_shape, check_type
 from scorematching._shapes import inner
 
 Score = Tensor | Callable[[Tensor], Tensor]
@@ -69,17 +69,10 @@ def entropy_terms(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
     check_batch(z, "z")
     check_count(event_axes, "event_axes", "points that are vectors have one axis")
     if not isinstance(score, Tensor):
-        if not callable(score):
-            raise TypeError(
-                f"score must be a tensor or a function of z, got {type(score).__name__}; "
-                "give the scores at z, or lambda z: network(z, x)"
-            )
+        advice = "give the scores at z, or lambda z: network(z, x)"
+        check_type(score, Callable, "score must be a tensor or a function of z", advice)
         with torch.no_grad():
             score = score(z.detach())
-    if not isinstance(score, Tensor) or score.shape != z.shape:
-        got = tuple(score.shape) if isinstance(score, Tensor) else type(score).__name__
-        raise ValueError(
-            f"score must give one number per coordinate of z, shape {tuple(z.shape)}, got {got}; "
-            "it is the gradient in z, not in what z depends on"
-        )
+    wanted = "score must give one number per coordinate of z, shape {}"
+    check_shape(score, z.shape, wanted, "it is the gradient in z, not in what z depends on")
     return inner(score.detach(), z, event_axes)

@@ -29,10 +29,11 @@ from scorematching._checks import (
     check_log_density,
     check_points,
     check_positive,
+    check_type,
     check_vector,
 )
 from scorematching._directions import for_reading
-from scorematching._shapes import event_axes, flatten_event, inner
+from scorematching._shapes import event_axes, inner, project
 from scorematching.derivatives import double_backward, routes
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.trust import require_smooth
@@ -57,11 +58,8 @@ class Field(ABC):
     """
 
     def __init__(self, model: Any, kind: str, check: Any, check_smoothness: bool, route: str):
-        if not callable(model):
-            raise TypeError(
-                f"the model must be callable, x -> tensor, got {type(model).__name__}; "
-                "pass an nn.Module or a function"
-            )
+        wanted = "the model must be callable, x -> tensor"
+        check_type(model, Callable, wanted, "pass an nn.Module or a function")
         check_choice(route, "route", ("auto", "traced", "reverse"), '"auto" suits all')
         self.model = Model(model, check, kind, check_smoothness, route)
 
@@ -80,8 +78,7 @@ class Field(ABC):
             ``(N, *F, *event)``.
         """
 
-    _curvature: Callable[..., tuple[Tensor, Tensor]]
-    _divergence: Callable[..., tuple[Tensor, Tensor]]
+    _curvature: Callable[..., tuple[Tensor, Tensor]] = staticmethod(routes.score_and_curvature)
     _differences: Callable[..., tuple[Tensor, Tensor]]
     """``v.s`` and curvature, ``(M, N, *F)``, from outputs at x, outputs at ``x +- hv``, v and h."""
 
@@ -111,7 +108,7 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and divergence ``(N, *F)``.
         """
-        return answer(self, partial(self._divergence, max_memory=max_memory), x)
+        return answer(self, partial(routes.score_and_divergence, max_memory=max_memory), x)
 
     def slice_by_differences(self, x: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         """`slice` by central differences: 2 M + 1 evaluations, no derivative.
@@ -187,9 +184,6 @@ class LogDensityField(Field):
         (True, [-3.0, -3.0])
     """
 
-    _curvature = staticmethod(routes.log_density_curvature)
-    _divergence = staticmethod(routes.log_density_divergence)
-
     def __init__(
         self,
         log_density: LogDensity,
@@ -203,7 +197,7 @@ class LogDensityField(Field):
 
     def score(self, x: Tensor) -> Tensor:
         """The gradient of the log-density, ``(N, *event) -> (N, *F, *event)``."""
-        return answer(self, routes.log_density_score, x)
+        return answer(self, routes.score, x)
 
     @property
     def normalised(self) -> bool:
@@ -253,18 +247,13 @@ class VectorField(Field):
         [-3.0, -3.0]
     """
 
-    _curvature = staticmethod(routes.vector_curvature)
-    _divergence = staticmethod(routes.vector_divergence)
-
     def __init__(self, vector: Vector, check_smoothness: bool = True, route: str = "auto") -> None:
         super().__init__(vector, "vector field", check_vector, check_smoothness, route)
 
     def score(self, x: Tensor) -> Tensor:
         """The vector field itself, ``(N, *event) -> (N, *event)``."""
         check_points(x)
-        if not torch.is_grad_enabled():
-            return self.model.evaluate(x)
-        return routes.vector_score(self.model, x)
+        return routes.score(self.model, x, training=torch.is_grad_enabled())
 
     @staticmethod
     def _differences(s: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
@@ -282,12 +271,6 @@ def answer(field: Field, question: Callable[..., Any], x: Tensor) -> Any:
     check_points(x)
     training = torch.is_grad_enabled()
     return double_backward.ask(lambda x: question(field.model, x, training=training), x)
-
-
-def project(score: Tensor, v: Tensor) -> Tensor:
-    """The score along directions, ``(N, *F, *event), (M, N, *event) -> (N, *F, M)``."""
-    axes = v.ndim - 2
-    return torch.einsum("n...d,mnd->n...m", flatten_event(score, axes), flatten_event(v, axes))
 
 
 def directions(v: Tensor, x: Tensor) -> Tensor:

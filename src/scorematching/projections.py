@@ -29,6 +29,7 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_flag, check_generator, check_points
 from scorematching._directions import split
+from scorematching._random import normal
 from scorematching._shapes import dimension
 from scorematching._tracing import is_recording
 
@@ -236,7 +237,7 @@ class Gaussian(Grouped):
         self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
     ) -> Tensor:
         """Groups of standard normal vectors."""
-        v = _normal(like, shape, generator)
+        v = normal(shape, like, generator)
         if shape[1] == 1:
             return v
         return v.norm(dim=-1, keepdim=True) * _unit_vectors(like, shape, generator)
@@ -251,10 +252,6 @@ def random_signs(like: Tensor, shape: tuple[int, ...], generator: torch.Generato
     """Independent signs, -1 or 1 with equal chance."""
     bits = torch.randint(0, 2, shape, generator=generator, dtype=like.dtype, device=like.device)
     return torch.rsub(bits, 1, alpha=2)  # 1 - 2 b
-
-
-def _normal(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _hadamard(rows: int, order: int, columns: Tensor, like: Tensor) -> Tensor:
@@ -286,7 +283,7 @@ def _unit_vectors(
     groups, size, d = shape
     rows = min(size, d)
     blocks = -(-size // rows)
-    z = _normal(like, (groups, blocks, d, rows), generator)
+    z = normal((groups, blocks, d, rows), like, generator)
     if rows == 1:
         unit = z / z.norm(dim=-2, keepdim=True)
     else:

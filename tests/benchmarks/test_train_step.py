@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from benchmarks import train_step
+from benchmarks.harness.kernels import KINDS
+from benchmarks.harness.provenance import stamp
+from benchmarks.pages import train_step as page
 
 
 @pytest.mark.usefixtures("same_threads")
@@ -19,9 +22,34 @@ def test_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         torch.set_float32_matmul_precision(precision)
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
-    keys = [(row["num"], row["executor"], row["ran"]) for row in rows]
-    assert keys == [(m, e, "eager") for m in (1, 16) for e in ("eager", "auto")]
+    keys = [(row["objective"], row["executor"], row["ran"]) for row in rows]
+    assert keys == [(o, e, "eager") for o in train_step.OBJECTIVES for e in ("eager", "auto")]
     for row in rows:
         assert row["ms_per_step"] > 0 and row["bare_ms"] > 0
         assert row["loop_ms"] == pytest.approx(row["ms_per_step"] - row["bare_ms"])
-    assert capsys.readouterr().out.count("\n") == 5
+    assert capsys.readouterr().out.count("\n") == 7
+
+
+def test_page() -> None:
+    kernels = {kind: {"ms": 0.25, "kernels": 3.0} for kind in KINDS}
+    row = {
+        "objective": "SSM-VR, M=1",
+        "executor": "auto",
+        "products": "medium",
+        "ran": "captured",
+        "ms_per_step": 1.75,
+        "bare_ms": 1.7,
+        "first_seconds": 20.0,
+        "kernels": kernels,
+    }
+    apart = {**row, "executor": train_step.APART, "ran": "compiled+captured", "bare_ms": 1.0}
+    text = "\n".join(page.section({**stamp("command"), "rows": [apart, row]}))
+    assert "| SSM-VR, M=1 | bfloat16 | auto: captured | 1.75 | 1.70 | 20 |" in text
+    assert "| matrix products | 0.25 (3) | 0.25 (3) |" in text
+    assert "| between kernels | 0.00 | 0.20 |" in text
+
+
+@pytest.mark.parametrize("name", ["executors", "objectives"])
+def test_unknown_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be among .*, got 'fast'"):
+        train_step.main(**{name: ["fast"]})

@@ -25,14 +25,7 @@ _TIMEOUT = 60.0  # seconds without an answer of the server
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file.
-
-    Attributes:
-        name: its name.
-        folder: the subfolder in which it may be.
-        sha256: its checksum, 64 hexadecimal digits.
-        urls: addresses to download it from, tried in order.
-    """
+    """A published file, the subfolder it may be in, and addresses of it, tried in order."""
 
     name: str
     folder: str

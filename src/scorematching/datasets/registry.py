@@ -48,14 +48,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that is read from a file.
-
-    Attributes:
-        file: the file.
-        read: its reader; a table has named columns, images have none.
-        citation: the publication to cite.
-        licence: of the data.
-    """
+    """A dataset that is read from a file; a table has named columns, images have none."""
 
     file: DataFile
     read: Callable[[Path], Table | Pixels]

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from scorematching._checks import check_depends
 from scorematching._shapes import dimension, event_axes, inner
@@ -32,7 +33,7 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
     """
     if not torch.is_grad_enabled():
         with torch.inference_mode(False), torch.enable_grad():
-            return _detach(question(x.detach().clone().requires_grad_()))
+            return tree_map(Tensor.detach, question(x.detach().clone().requires_grad_()))
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if x.requires_grad:
             return question(x.view_as(x))
@@ -102,9 +103,3 @@ def _pull_back(s: Tensor, x: Tensor, v: Tensor, create_graph: bool) -> Tensor | 
         is_grads_batched=batched,
     )
     return product if batched or product is None else product[None]
-
-
-def _detach(answer: Answer) -> Answer:
-    if isinstance(answer, Tensor):
-        return answer.detach()
-    return tuple(part.detach() for part in answer)  # type: ignore[return-value]

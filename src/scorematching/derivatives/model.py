@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,11 @@ class Model:
     route: str
 
     @property
+    def is_log_density(self) -> bool:
+        """Whether the score is the gradient of the output, and not the output itself."""
+        return self.kind == "log-density"
+
+    @property
     def findings(self) -> memory.Findings:
         """What is known of the model in its present mode."""
         return memory.findings_of(self.call, self.kind)
@@ -65,12 +70,8 @@ class Model:
     def _trace(
         self, x: Tensor, tangents: Tensor | None, tape: Tape, findings: memory.Findings
     ) -> tuple[Any, Traced]:
-        with eager():
-            if findings.needs_buffers:
-                with TracedFactories(tape):
-                    y = run(self.call, x, tangents, tape)
-            else:
-                y = run(self.call, x, tangents, tape)
+        with eager(), TracedFactories(tape) if findings.needs_buffers else nullcontext():
+            y = run(self.call, x, tangents, tape)
         self.check(y.p, x)
         findings.operations = Counter(tape.met)
         return tape, y

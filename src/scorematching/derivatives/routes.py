@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_log_density
-from scorematching._shapes import dimension, event_axes, inner
+from scorematching._shapes import dimension, event_axes, inner, project
 from scorematching.derivatives import double_backward
 from scorematching.derivatives.engine import divergence, sweeps
 from scorematching.derivatives.engine.jet import Jet, second_derivative
@@ -26,20 +26,21 @@ from scorematching.derivatives.trust import answer, require_smooth
 
 Pair = tuple[Tensor, Tensor]
 
-# --------------------------------------------------------------------------- log-densities
+# ----------------------------------------------------- scores of log-densities and vector fields
 
 
-def log_density_score(model: Model, x: Tensor, training: bool) -> Tensor:
-    """The gradient of a log-density."""
-    s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
+def score(model: Model, x: Tensor, training: bool) -> Tensor:
+    """The gradient of a log-density, or a vector field itself; refused where it jumps."""
+    s = _differentiable_score(model, x) if model.is_log_density else model.evaluate(x)
     if training:
         require_smooth(model, x, order=0, what="score")
     return s
 
 
-def log_density_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
-    """The gradient of a log-density and its mean curvature along directions."""
-    question = Question("curvature", _by_pairing, partial(_by_double_backward, training=training))
+def score_and_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
+    """The score and its mean curvature along directions."""
+    traced = _by_pairing if model.is_log_density else _by_tangents
+    question = Question("curvature", traced, partial(_by_double_backward, training=training))
     return answer(model, question, x, training, (v,))
 
 
@@ -61,41 +62,49 @@ def _by_jet(model: Model, x: Tensor, v: Tensor) -> Pair:
     return double_backward.gradient(y.p, x), second_derivative(y)
 
 
+def _by_tangents(model: Model, x: Tensor, v: Tensor) -> Pair:
+    """A vector field by one tangent pass."""
+    _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
+    return y.p, inner(v, y.u, event_axes(x)).mean(0)
+
+
 def _by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
-    s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
-    return s, double_backward.curvature(s, x, v, training, may_be_constant=True)
+    s = _differentiable_score(model, x)
+    return s, double_backward.curvature(s, x, v, training, model.is_log_density)
 
 
-def log_density_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
-    """The gradient of a log-density and its exact divergence."""
+def _differentiable_score(model: Model, x: Tensor) -> Tensor:
+    """The score, with a graph that can be differentiated twice more."""
+    y = model.evaluate_to_differentiate(x)
+    return double_backward.gradient(y, x) if model.is_log_density else y
+
+
+def score_and_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
+    """The score and its exact divergence."""
 
     def traced(model: Model, x: Tensor) -> Pair:
         with divergence.same_random_numbers(x):
             survey, y = model.trace(x, None, partial(divergence.Survey, x))
-        chunk = divergence.log_density_chunk(model, x)
-        projected, trace, basis = _accumulate(survey, x, chunk, training, max_memory)
-        if y.p.ndim == 1 or basis < dimension(x):
+        # A region under no_grad inside the model can be told apart only while autograd records.
+        with torch.set_grad_enabled(training or survey.cut):
+            directions = divergence.basis(x, survey)
+            plan = divergence.plan(x, survey, len(directions), training, max_memory)
+            projected, trace = divergence.accumulate(chunk(model, x), directions, plan, x)
+        if not model.is_log_density:
+            return y.p, trace
+        if y.p.ndim == 1 or len(directions) < dimension(x):
             return double_backward.gradient(y.p, x), trace
         return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), trace
 
     def reverse(model: Model, x: Tensor) -> Pair:
-        s = double_backward.gradient(model.evaluate_to_differentiate(x), x)
-        return s, double_backward.divergence(s, x, training, may_be_constant=True)
+        s = _differentiable_score(model, x)
+        return s, double_backward.divergence(s, x, training, model.is_log_density)
 
-    question = Question("divergence", traced, reverse, _by_jet, _by_double_backward)
+    chunk, probe = divergence.vector_chunk, _by_tangents
+    if model.is_log_density:
+        chunk, probe = divergence.log_density_chunk, _by_jet
+    question = Question("divergence", traced, reverse, probe, _by_double_backward)
     return answer(model, question, x, training)
-
-
-def _accumulate(
-    survey: divergence.Survey, x: Tensor, chunk: Any, training: bool, max_memory: int | None
-) -> tuple[Tensor, Tensor, int]:
-    """Projected scores, the divergence, and how many directions they took."""
-    # A region under no_grad inside the model can be told apart only while autograd records.
-    with torch.set_grad_enabled(training or survey.cut):
-        directions = divergence.basis(x, survey)
-        plan = divergence.plan(x, survey, len(directions), training, max_memory)
-        projected, trace = divergence.accumulate(chunk, directions, plan, x)
-    return projected, trace, len(directions)
 
 
 # ------------------------------------------------------------------------------- features
@@ -117,7 +126,7 @@ def jacobian(model: Model, x: Tensor, training: bool) -> Tensor:
     with torch.no_grad():
         outputs = model.evaluate(x).shape[1:].numel()
     if not x.is_cuda and d > FORWARD_COST * outputs:
-        return log_density_score(model, x, training)
+        return score(model, x, training)
     basis = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, 1, *x.shape[1:])
     question = Question("slice", _by_features, partial(_sliced_backward, training=training))
     projected, _ = answer(model, question, x, training, (basis,), verified=False)
@@ -144,52 +153,7 @@ def _by_features(model: Model, x: Tensor, v: Tensor) -> Pair:
 def _sliced_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
     v = v.expand(len(v), *x.shape)
     s, curvature = _by_double_backward(model, x, v, training)
-    axes = event_axes(x)
-    flat, along = s.flatten(s.ndim - axes), v.flatten(2)
-    return torch.einsum("n...d,mnd->n...m", flat, along), curvature
-
-
-# --------------------------------------------------------------------------- vector fields
-
-
-def vector_score(model: Model, x: Tensor) -> Tensor:
-    """A vector field, refused where it jumps."""
-    h = model.evaluate(x)
-    require_smooth(model, x, order=0, what="score")
-    return h
-
-
-def vector_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
-    """A vector field and its mean curvature along directions, by one tangent pass."""
-    reverse = partial(_vector_by_double_backward, training=training)
-    return answer(model, Question("curvature", _by_tangents, reverse), x, training, (v,))
-
-
-def _by_tangents(model: Model, x: Tensor, v: Tensor) -> Pair:
-    _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
-    return y.p, inner(v, y.u, event_axes(x)).mean(0)
-
-
-def _vector_by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
-    h = model.evaluate_to_differentiate(x)
-    return h, double_backward.curvature(h, x, v, training, may_be_constant=False)
-
-
-def vector_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
-    """A vector field and its exact divergence."""
-
-    def traced(model: Model, x: Tensor) -> Pair:
-        with divergence.same_random_numbers(x):
-            survey, y = model.trace(x, None, partial(divergence.Survey, x))
-        chunk = divergence.vector_chunk(model, x)
-        return y.p, _accumulate(survey, x, chunk, training, max_memory)[1]
-
-    def reverse(model: Model, x: Tensor) -> Pair:
-        h = model.evaluate_to_differentiate(x)
-        return h, double_backward.divergence(h, x, training, may_be_constant=False)
-
-    question = Question("divergence", traced, reverse, _by_tangents, _vector_by_double_backward)
-    return answer(model, question, x, training)
+    return project(s, v), curvature
 
 
 # ---------------------------------------------------------------------- layerwise baselines

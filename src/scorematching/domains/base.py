@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_points
-from scorematching._shapes import dimension, event_axes, inner
+from scorematching._checks import can_read_values, check_points, check_shape, check_type
+from scorematching._shapes import dimension, event_axes, inner, project
 from scorematching.domains.weights import Weight, gradient, weight_function
-from scorematching.fields import Field, directions, project
+from scorematching.fields import Field, directions
 
 
 class Region:
@@ -81,11 +81,8 @@ class Domain(Region):
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        if not callable(self.distance):
-            raise TypeError(
-                "distance must be a function (N, *event) -> (N,), got "
-                f"{type(self.distance).__name__}; for boxes use Box(lower, upper)"
-            )
+        wanted = "distance must be a function (N, *event) -> (N,)"
+        check_type(self.distance, Callable, wanted, "for boxes use Box(lower, upper)")
         weight_function(self.h)
 
     def __repr__(self) -> str:
@@ -95,11 +92,8 @@ class Domain(Region):
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the boundary, ``(N,)``; negative outside."""
         found = self.distance(x)
-        if found.shape != x.shape[:1]:
-            raise ValueError(
-                f"distance must return one number per point, shape ({len(x)},), got "
-                f"{tuple(found.shape)}; reduce over the event axes"
-            )
+        wanted = "distance must return one number per point, shape {}"
+        check_shape(found, x.shape[:1], wanted, "reduce over the event axes")
         return found
 
     def _weight(self, x: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from scorematching._checks import check_type
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -86,11 +88,8 @@ def _decimals(standard_error: float) -> int:
 
 
 def _check_values(values: Any, name: str) -> None:
-    if not isinstance(values, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor of shape (N,), got {type(values).__name__}; "
-            "convert it with torch.as_tensor"
-        )
+    wanted = f"{name} must be a torch.Tensor of shape (N,)"
+    check_type(values, Tensor, wanted, "convert it with torch.as_tensor")
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(
             f"{name} must have shape (N,) with N >= 1, got {tuple(values.shape)}; "

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator, check_points
+from scorematching._checks import check_count, check_generator, check_points, check_shape
 from scorematching._memory import in_chunks
-from scorematching._shapes import event_axes, flatten_event
+from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.evaluation.estimate import Estimate
-from scorematching.fields import Field, as_field, project
+from scorematching.fields import Field, as_field
 from scorematching.objectives import ScoreMatching
 from scorematching.projections import Projection, Rademacher
 from scorematching.types import Vector
@@ -156,11 +156,7 @@ def _in_batches(
 
 def _score_error(field: Field, score: Vector, x: Tensor) -> Tensor:
     """``s - s_d`` at every point, ``(N, D)``."""
-    wanted, got = score(x), field.score(x)
-    if not isinstance(wanted, Tensor) or wanted.shape != got.shape:
-        shape = tuple(wanted.shape) if isinstance(wanted, Tensor) else type(wanted).__name__
-        raise ValueError(
-            f"score must return one vector per point, shape {tuple(got.shape)} like x, "
-            f"got {shape}; it is grad log p of the data, not log p"
-        )
-    return flatten_event(got - wanted, event_axes(x))
+    s_d, s = score(x), field.score(x)
+    wanted = "score must return one vector per point, shape {} like x"
+    check_shape(s_d, s.shape, wanted, "it is grad log p of the data, not log p")
+    return flatten_event(s - s_d, event_axes(x))

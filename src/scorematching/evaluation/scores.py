@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points
+from scorematching._checks import check_points, check_shape
 from scorematching._memory import Budget, in_chunks
 from scorematching.distributions import Distribution
 from scorematching.fields import Field, LogDensityField, VectorField
@@ -127,11 +127,8 @@ def _returns_vectors(model: Any, x: Tensor) -> bool:
 
 
 def _check_scores(found: Tensor, x: Tensor) -> None:
-    if found.shape != x.shape:
-        raise ValueError(
-            f"the scores must have the shape of x, {tuple(x.shape)}, got {tuple(found.shape)}; "
-            "pass grad log p at the same points"
-        )
+    wanted = "the scores must have the shape of x, {}"
+    check_shape(found, x.shape, wanted, "pass grad log p at the same points")
     bad = int((~found.isfinite()).flatten(1).any(1).sum())
     if bad:
         raise ValueError(

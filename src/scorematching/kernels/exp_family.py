@@ -143,12 +143,12 @@ def prepare(
     check_samples(samples)
     k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
     mean = samples.mean(-2, keepdim=True)
-    if base_scale is None:
-        return k, Drift(samples, k, Base(mean, torch.zeros_like(mean)), budget)
-    check_positive(base_scale, "base_scale", "2.0 is a wide base, None is none")
-    variance = samples.var(-2, keepdim=True)
-    # A constant coordinate has no base: its score is zero.
-    precision = torch.where(variance > 0, 1 / (base_scale**2 * variance), 0.0)
+    precision = torch.zeros_like(mean)
+    if base_scale is not None:
+        check_positive(base_scale, "base_scale", "2.0 is a wide base, None is none")
+        variance = samples.var(-2, keepdim=True)
+        # A constant coordinate has no base: its score is zero.
+        precision = torch.where(variance > 0, 1 / (base_scale**2 * variance), 0.0)
     return k, Drift(samples, k, Base(mean, precision), budget)
 
 

@@ -9,7 +9,6 @@ from scorematching._checks import check_count, check_positive
 from scorematching._memory import limited
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import KernelExpFamily, per_set, prepare
-from scorematching.kernels.radial import Kernel
 
 
 def fit_nu_method(
@@ -57,17 +56,13 @@ def fit_nu_method(
         a_before, c_before = a, c
         for t in range(1, num_iterations + 1):
             u, w = nu_coefficients(t, nu)
-            mixed = partial(_mixed_sum, k, samples, c)
+            mixed = partial(k.mixed_sum, y=samples, vectors=c)
             drift = in_chunks(mixed, samples, num, budget=budget)
             gradient = drift - a[..., None, None] * slopes
             gradient = (w * step[..., None, None] / num) * gradient
             a, a_before = a + u * (a - a_before) + w * step, a
             c, c_before = c + u * (c - c_before) - gradient, c
         return KernelExpFamily(samples, k, xi.base, a, samples, c)
-
-
-def _mixed_sum(kernel: Kernel, samples: Tensor, vectors: Tensor, x: Tensor) -> Tensor:
-    return kernel.mixed_sum(x, samples, vectors)
 
 
 def nu_coefficients(t: int, nu: float) -> tuple[float, float]:

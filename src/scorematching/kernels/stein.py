@@ -95,7 +95,10 @@ def fit_stein(
         torch.Size([8, 100, 2])
     """
     check_samples(samples)
-    _check_eta(eta)
+    if not is_number(eta) or not 0 <= eta < float("inf"):
+        raise ValueError(
+            f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
+        )
     with limited(max_memory, _ADVICE) as budget:
         check_memory(samples, 3, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
@@ -110,22 +113,11 @@ def _inverse_root(matrix: Tensor, eta: float) -> Tensor:
     matrix = add_ridge(matrix, eta)
     factor, info = torch.linalg.cholesky_ex(matrix)
     del matrix
-    _check_factor(info, eta)
-    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, eye, upper=False)
-
-
-def _check_eta(eta: float) -> None:
-    if not is_number(eta) or not 0 <= eta < float("inf"):
-        raise ValueError(
-            f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
-        )
-
-
-def _check_factor(info: Tensor, eta: float) -> None:
     if can_read_values(info) and bool(info.any()):
         raise ValueError(
             f"eta must be large enough to make the kernel matrix positive definite, got {eta!r} in "
             f"{int((info > 0).sum())} sets of samples; repeated samples, or a wide bandwidth, need "
             "eta = 1e-3 or more"
         )
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -27,16 +27,13 @@ class Prior(NamedTuple):
     sample: Callable[[Sequence[int], Tensor, torch.Generator | None], Tensor]
 
 
-def _sample_logistic(
-    shape: Sequence[int], like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    # A uniform number may be 0, whose logit is infinite.
-    return torch.logit(uniform(shape, like, generator), eps=torch.finfo(like.dtype).eps / 2)
-
-
 PRIORS = {
     "normal": Prior(standard_normal_log_density, normal),
-    "logistic": Prior(lambda z: (2 * F.logsigmoid(z) - z).sum(-1), _sample_logistic),
+    "logistic": Prior(
+        lambda z: (2 * F.logsigmoid(z) - z).sum(-1),
+        # A uniform number may be 0, whose logit is infinite.
+        lambda shape, x, g: torch.logit(uniform(shape, x, g), eps=torch.finfo(x.dtype).eps / 2),
+    ),
 }
 """Distributions of the latents; the logistic has density ``exp(-z) / (1 + exp(-z))^2``."""
 

@@ -81,11 +81,7 @@ class CurvaturePropagation(Objective):
 
 
 class SignTape:
-    """Signs that are drawn when first used, and repeated afterwards.
-
-    Args:
-        generator: source of randomness; None is torch's default generator.
-    """
+    """Signs that are drawn when first used, and repeated afterwards."""
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
         self._generator = generator
@@ -169,13 +165,7 @@ def approximate_divergences(field: LogDensityField, x: Tensor) -> tuple[Tensor, 
 
 
 def propagated_curvature(field: LogDensityField, x: Tensor, signs: Signs) -> tuple[Tensor, Tensor]:
-    """The score, and the trace of the Hessian estimated by curvature propagation.
-
-    Args:
-        field: the log-density.
-        x: points ``(N, *event)``.
-        signs: returns independent random signs of the shape of a tensor.
-    """
+    """The score, and the trace of the Hessian estimated by curvature propagation."""
     return answer(field, partial(routes.propagated_curvature, signs=signs), x)
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from scorematching._checks import check_count, is_number
 from scorematching._directions import of_points
-from scorematching._shapes import event_axes, flatten_event
+from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.domains.base import Region, check_domain, restrict
-from scorematching.fields import Field, directions, project
+from scorematching.fields import Field, directions
 from scorematching.objectives.base import Objective, law
 from scorematching.projections import Projection, Rademacher, SplitRademacher
 from scorematching.types import Terms

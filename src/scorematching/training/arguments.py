@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_flag
+from scorematching._checks import check_flag, check_type
 from scorematching.training.callbacks import Callback
 from scorematching.training.config import TrainConfig
 
@@ -22,11 +22,7 @@ def check_arguments(
     progress: bool,
 ) -> None:
     """Require that arguments are what they must be, and fit each other."""
-    if not isinstance(config, TrainConfig):
-        raise TypeError(
-            f"config must be a TrainConfig, got {type(config).__name__}; "
-            "try TrainConfig(steps=1000)"
-        )
+    check_type(config, TrainConfig, "config must be a TrainConfig", "try TrainConfig(steps=1000)")
     check_flag(resume, "resume", "True continues the run in the folder")
     check_flag(progress, "progress", "True shows a bar or lines")
     if folder is None and resume:
@@ -49,8 +45,5 @@ def check_arguments(
             "pass validation=, held-out points for example"
         )
     for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise TypeError(
-                f"callbacks must be Callback objects, got {type(callback).__name__}; derive its "
-                "class from scorematching.training.Callback"
-            )
+        advice = "derive its class from scorematching.training.Callback"
+        check_type(callback, Callback, "callbacks must be Callback objects", advice)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points
+from scorematching._checks import check_points, check_type
 from scorematching.training.config import TrainConfig
 from scorematching.training.ranks import Ranks
 from scorematching.training.streams import Stream
@@ -32,10 +32,6 @@ class Batches:
         epoch: number of epochs completed.
         position: number of batches drawn in this one.
         start: state of the generator at its beginning.
-
-    Raises:
-        TypeError: if data is neither.
-        ValueError: if there are too few points for one batch, or batches cannot be shared.
     """
 
     def __init__(
@@ -51,17 +47,13 @@ class Batches:
         self.generator, self.transform = generator, transform
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
         self.compared = -1
-        if isinstance(data, Tensor):
-            if transform is None:
-                check_points(data, "data")
+        if isinstance(data, Tensor) and transform is None:
+            check_points(data, "data")
+        if isinstance(data, Tensor | Stream):
             _check_share(len(data), config, ranks)
-        elif isinstance(data, Stream):
-            _check_share(len(data), config, ranks)
-        elif not isinstance(data, Iterable):
-            raise TypeError(
-                "data must be a tensor, a stream or an iterable of batches, got "
-                f"{type(data).__name__}; convert it with torch.as_tensor"
-            )
+        else:
+            wanted = "data must be a tensor, a stream or an iterable of batches"
+            check_type(data, Iterable, wanted, "convert it with torch.as_tensor")
 
     def per_epoch(self) -> int | None:
         """Batches in an epoch; None if unknown."""
@@ -172,13 +164,9 @@ def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
 
 def count_points(batch: Any) -> int:
     """Points in a batch: rows of its first tensor."""
-    while not isinstance(batch, Tensor):
-        if isinstance(batch, dict):
-            batch = list(batch.values())
-        if not isinstance(batch, tuple | list) or not batch:
-            return 1
-        batch = batch[0]
-    return len(batch)
+    found: list[Tensor] = []
+    map_tensors(found.append, batch)
+    return len(found[0]) if found else 1
 
 
 def _check_share(count: int, config: TrainConfig, ranks: Ranks) -> None:

@@ -20,10 +20,6 @@ class LossReader:
     Reading waits for the device, or for the other processes. On a CPU and in a single process,
     losses are read at once.
 
-    Args:
-        ranks: the processes that train together.
-        log_every: steps between records.
-
     Attributes:
         step: number of steps.
         recent: losses since the last record.
@@ -39,11 +35,7 @@ class LossReader:
         self.recent: list[float] = []
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of the next step.
-
-        Raises:
-            DivergedError: if losses are read, and one is not finite.
-        """
+        """Add the loss of the next step; may `read`."""
         self.unread.append(loss)
         self.step += 1
         if len(self.unread) >= self.every:

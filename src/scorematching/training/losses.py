@@ -1,11 +1,13 @@
 """A model together with its objective, as one module from a batch to losses."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_type
 from scorematching.fields import Field, as_field
 from scorematching.objectives import Objective
 from scorematching.objectives.layerwise import SignTape
@@ -51,11 +53,8 @@ class LossModule(nn.Module):
         module: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if not callable(objective):
-            raise TypeError(
-                f"objective must be an Objective, got {type(objective).__name__}; "
-                "SlicedScoreMatchingVR() is a good start"
-            )
+        advice = "SlicedScoreMatchingVR() is a good start"
+        check_type(objective, Callable, "objective must be an Objective", advice)
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective
@@ -135,12 +134,7 @@ class _Touch(torch.autograd.Function):
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module that is trained: the model itself, or the one inside a field.
-
-    Raises:
-        TypeError: if there is none.
-        ValueError: if it has no parameters to train.
-    """
+    """The module that is trained: the model itself, or the one inside a field."""
     module = model.model.call if isinstance(model, Field) else model
     if not isinstance(module, nn.Module):
         raise TypeError(

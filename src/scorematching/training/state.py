@@ -199,11 +199,7 @@ class TrainState:
 
 
 def total_steps(config: TrainConfig, per_epoch: int | None) -> int:
-    """The number of steps of a run with so many batches per epoch; None if unknown.
-
-    Raises:
-        ValueError: if it cannot be known.
-    """
+    """The number of steps of a run with so many batches per epoch; None if unknown."""
     if config.epochs is None:
         return config.steps or 0
     if per_epoch is None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points
+from scorematching._checks import check_points, check_type
 from scorematching.fields import as_field
 from scorematching.objectives import Objective
 from scorematching.training.alternating import Loss
@@ -31,11 +31,8 @@ def make_validation(
     if validation is None:
         return None
     if not isinstance(validation, Tensor):
-        if not callable(validation):
-            raise TypeError(
-                "validation must be held-out points or a function of the model, got "
-                f"{type(validation).__name__}; pass a tensor"
-            )
+        wanted = "validation must be held-out points or a function of the model"
+        check_type(validation, Callable, wanted, "pass a tensor")
         return lambda: torch.as_tensor(validation(model), dtype=torch.float64).detach()
     if like.transform is None:
         check_points(validation, "validation")

@@ -26,6 +26,9 @@ PROGRAMS = 2048
 LEAST = 1 << 22
 """Numbers from which on the kernel is used: it takes longer to launch than plain operations."""
 
+FEW = 1 << 13
+"""Numbers of a tangent below which a call takes longer than its arithmetic on a CPU."""
+
 
 class Stretch(torch.autograd.Function):
     """Tangents times a derivative, ``d u_j``, and ``mean_j u_j^2``.
@@ -48,13 +51,15 @@ class Stretch(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The kernel is not differentiable, so second derivatives take plain operations."""
         (u, d), (g, g_square) = ctx.saved_tensors, grads
-        share = None if g_square is None else g_square * (2 / u.shape[0])
+        share = 2 / u.shape[0]
         if g is None:  # the tangent leads only to the model's output, which this loss ignores
-            return None if share is None else u * share, None
-        if share is not None and not torch.is_grad_enabled() and _takes_kernel(g, d):
-            return _stretch(g, u, d, share)
+            return None if g_square is None else u * (g_square * share), None
+        if g_square is not None and not torch.is_grad_enabled() and _takes_kernel(g, d):
+            return _stretch(g, u, d, g_square * share)
         back = g * d
-        return back if share is None else back.addcmul_(u, share), inner_of_tangents(g, u)
+        if g_square is not None:
+            back.addcmul_(u, g_square, value=share)
+        return back, inner_of_tangents(g, u)
 
 
 def mean_square(t: Any) -> Tensor:
@@ -80,7 +85,7 @@ class _MeanSquare(torch.autograd.Function):
 
 def inner_of_tangents(u: Tensor, w: Tensor) -> Tensor:
     """``sum_j u_j w_j`` over tangents, ``(M, *shape), (M, *shape) -> shape``."""
-    if u.is_cuda or is_recording(u):
+    if u.is_cuda or is_recording(u) or u.numel() < FEW * u.shape[0]:
         return (u * w).sum(0)
     left = u.unbind(0)
     right = left if w is u else w.unbind(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,45 +20,33 @@ RARE = (
 ).split()
 """Arguments that are left to torch's decomposition, unless they are None or False."""
 
+_SIGNATURE = signature(F.multi_head_attention_forward)
+
 
 @structural("multi_head_attention_forward", kind="composed")
-def multi_head_attention(
-    call: Call,
-    query: Any,
-    key: Any,
-    value: Any,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Any,
-    in_proj_bias: Any,
-    bias_k: Any,
-    bias_v: Any,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Any,
-    out_proj_bias: Any,
-    training: bool = True,
-    attn_mask: Any = None,
-    need_weights: bool = True,
-    **rest: Any,
-) -> Any:
+def multi_head_attention(call: Call, *args: Any, **kwargs: Any) -> Any:
     """``(L, N, E)`` queries, keys and values to ``(L, N, E)``; the weights are not returned."""
-    given = {"bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn, **rest}
-    given["need_weights"] = need_weights
-    batched = query.ndim == key.ndim == value.ndim == 3
-    if not batched or not _is_common(given) or not _is_added(attn_mask):
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    inputs = given.query, given.key, given.value
+    batched = all(x.ndim == 3 for x in inputs)
+    if not batched or not _is_common(given) or not _is_added(given.attn_mask):
         raise NoRule
     q, k, v = (
-        part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
-        for part in _projected(query, key, value, in_proj_weight, in_proj_bias)
+        part.unflatten(-1, (given.num_heads, -1)).permute(1, 2, 0, 3)
+        for part in _projected(*inputs, given.in_proj_weight, given.in_proj_bias)
     )
-    y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p if training else 0.0)
-    return F.linear(y.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias), None
+    dropout = given.dropout_p if given.training else 0.0
+    y = scaled_dot_product_attention(q, k, v, given.attn_mask, dropout)
+    y = y.permute(2, 0, 1, 3).flatten(2)
+    return F.linear(y, given.out_proj_weight, given.out_proj_bias), None
 
 
-def _is_common(given: dict[str, Any]) -> bool:
+def _is_common(given: SimpleNamespace) -> bool:
     """Whether no rare argument is given."""
-    return all(given.get(name) is None or given[name] is False for name in RARE)
+    values = (getattr(given, name) for name in RARE)
+    return all(value is None or value is False for value in values)
 
 
 def _is_added(mask: Any) -> bool:

@@ -8,7 +8,8 @@ derivative, hence a wrong parameter gradient of any loss with a Hessian in it, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,14 +67,6 @@ def native_layer_norm(
     mean = torch.mean(input, axes, keepdim=True)
     scale = torch.rsqrt(torch.square(input - mean).mean(axes, keepdim=True) + eps)
     return _affine((input - mean) * scale, weight, bias), mean, scale
-
-
-def _any_instance_norm(*args: Any, **kwargs: Any) -> Tensor:
-    """`instance_norm` by either of its two signatures, of functional and of torch itself."""
-    if len(args) < 9:
-        return instance_norm(*args, **kwargs)
-    x, weight, bias, running_mean, running_var, *rest = args
-    return instance_norm(x, running_mean, running_var, weight, bias, *rest[:3])
 
 
 def group_norm(
@@ -176,12 +169,12 @@ def batch_norm(
     return instance_norm(input, running_mean, running_var, weight, bias, False, eps=eps)
 
 
-def _any_batch_norm(*args: Any, **kwargs: Any) -> Tensor:
-    """`batch_norm` by either of its two signatures, of functional and of torch itself."""
+def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """`instance_norm` or `batch_norm` by the signature of functional, or that of torch itself."""
     if len(args) < 9:
-        return batch_norm(*args, **kwargs)
-    x, weight, bias, mean, var, training, momentum, eps, _ = args
-    return batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+        return norm(*args, **kwargs)
+    x, weight, bias, running_mean, running_var, *rest = args
+    return norm(x, running_mean, running_var, weight, bias, *rest[:3])
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
@@ -204,8 +197,8 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("native_layer_norm", native_layer_norm),
     ("group_norm", group_norm),
     ("rms_norm", rms_norm),
-    ("instance_norm", _any_instance_norm),
-    ("batch_norm", _any_batch_norm),
+    ("instance_norm", partial(_any_signature, instance_norm)),
+    ("batch_norm", partial(_any_signature, batch_norm)),
     ("glu", glu),
     ("cdist", cdist),
     ("normalize", normalize),
@@ -231,10 +224,9 @@ class _Composed(TorchFunctionMode):
         if operation is not None and operation.name in _WRONG:
             with suppress(NoRule):
                 return _WRONG[operation.name](*args, **kwargs or {})
-        if getattr(func, "__name__", "") in _RECURRENT:
-            with torch.backends.cudnn.flags(enabled=False):  # fused cells have no double backward
-                return func(*args, **kwargs or {})
-        return func(*args, **kwargs or {})
+        fused = getattr(func, "__name__", "") in _RECURRENT  # cells without a double backward
+        with torch.backends.cudnn.flags(enabled=False) if fused else nullcontext():
+            return func(*args, **kwargs or {})
 
 
 _WRONG_NAMES = "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp"

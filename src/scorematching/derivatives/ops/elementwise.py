@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, polygamma
 from torch.nn import functional as F
 
-from scorematching.derivatives.engine.tape import Push
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced
 from scorematching.derivatives.ops import activations
 from scorematching.derivatives.ops.registry import Operation, declare
@@ -33,26 +31,23 @@ class Elementwise(NamedTuple):
     """
 
     derivatives: Callable[..., tuple[Any, Any]]
-    from_input: bool
-    holomorphic: bool
-    single: Callable[..., Tensor] | None
+    from_input: bool = False
+    holomorphic: bool = False
+    single: Callable[..., Tensor] | None = None
     recomputed: Callable[..., activations.Derivatives] | None = None
 
 
 def elementwise(
-    *names: str,
-    kink: int | None = None,
-    inplace: int | None = None,
-    from_input: bool = False,
-    holomorphic: bool = False,
-    single: Callable[..., Tensor] | None = None,
-    recomputed: Callable[..., activations.Derivatives] | None = None,
+    *names: str, kink: int | None = None, inplace: int | None = None, **facts: Any
 ) -> Callable[[Any], Any]:
-    """Declare an elementwise function by its derivatives, under every name it is called by."""
+    """Declare an elementwise function by its derivatives, under every name it is called by.
+
+    Further facts are those of `Elementwise`.
+    """
 
     def decorate(derivatives: Any) -> Any:
-        facts = Elementwise(derivatives, from_input, holomorphic, single, recomputed)
-        declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=facts))
+        known = Elementwise(derivatives, **facts)
+        declare(names, Operation(names[0], "elementwise", apply, kink, inplace, facts=known))
         return derivatives
 
     return decorate
@@ -64,12 +59,12 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     tape = call.tape
     if not isinstance(x, Traced) or (args and any(isinstance(a, Traced) for a in args)):
         raise NoRule
-    func = partial(_out_of_place, call) if call.operation.writes else call.func
+    z = x.p.clone() if call.operation.writes else x.p  # exp_ would change its argument
     if not tape.differentiates:
-        return tape.elementwise(x, func(x.p, *args, **kwargs), None, None)
+        return tape.elementwise(x, call.func(z, *args, **kwargs), None, None)
     again = facts.recomputed if tape.closed_forms else None
     linked = (facts.from_input or again is not None) and tape.recording
-    y = func(x.p.detach() if linked else x.p, *args, **kwargs)
+    y = call.func(z.detach() if linked else z, *args, **kwargs)
     if y.shape != x.p.shape:  # a bound or exponent that broadcasts
         return apply(call, x.expand(y.shape), *args, **kwargs)
     if y.dtype != x.p.dtype or (not facts.holomorphic and y.is_complex()):
@@ -78,19 +73,9 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         return tape.elementwise(x, *activations.apply(again(*args, **kwargs), x.p, y))
     d1, d2 = facts.derivatives(x.p, y, *args, **kwargs)
     y = _Link.apply(x.p, d1, y) if linked else y
-    shortcut = facts.single
-    if shortcut is not None and (args or kwargs):
-        shortcut = partial(_with_arguments, shortcut, args, kwargs)
+    single = facts.single
+    shortcut = single and (lambda *values: single(*values, *args, **kwargs))
     return tape.elementwise(x, y, d1, d2, shortcut)
-
-
-def _out_of_place(call: Call, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """``exp`` for ``exp_``: the in-place function on a copy."""
-    return call.func(value.clone(), *args, **kwargs)
-
-
-def _with_arguments(shortcut: Push, args: Any, kwargs: Any, *values: Tensor) -> Tensor:
-    return shortcut(*values, *args, **kwargs)
 
 
 class _Link(torch.autograd.Function):
@@ -164,8 +149,11 @@ def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
     return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
 
 
-POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, False, True, None))
+POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, holomorphic=True))
 """Powers with a constant exponent; `products.power` decides which powers these are."""
+
+
+_ERF = 2 / math.sqrt(math.pi)
 
 
 def _gauss(z: Tensor, scale: float) -> Any:
@@ -174,43 +162,9 @@ def _gauss(z: Tensor, scale: float) -> Any:
     return c, -2 * z * c
 
 
-def _sigmoid(z: Tensor, y: Tensor) -> Any:
-    d = y * (1 - y)
-    return d, lambda q: d * (1 - 2 * y) * q
-
-
-def _logsigmoid(z: Tensor, y: Tensor) -> Any:
-    s = torch.sigmoid(-z)
-    return s, -s * (1 - s)
-
-
-def _tanh(z: Tensor, y: Tensor) -> Any:
-    d = 1 - y * y
-    return d, lambda q: -2 * y * d * q
-
-
-def _log_ndtr(z: Tensor, y: Tensor) -> Any:
-    d = torch.exp(-0.5 * z * z - y) / math.sqrt(2 * math.pi)
-    return d, -d * (z + d)
-
-
-def _ndtr(z: Tensor, y: Tensor) -> Any:
-    d = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return d, -z * d
-
-
-def _ndtri(z: Tensor, y: Tensor) -> Any:
-    d = math.sqrt(2 * math.pi) * torch.exp(0.5 * y * y)
-    return d, y * d * d
-
-
-def _erfinv(z: Tensor, y: Tensor) -> Any:
-    d = 0.5 * math.sqrt(math.pi) * torch.exp(y * y)
-    return d, 2 * y * d * d
-
-
-def _polygamma(z: Tensor, n: int) -> Any:
-    return torch.polygamma(n + 1, z), torch.polygamma(n + 2, z)
+def _density(z: Tensor, log_scale: Any = 0.0) -> Tensor:
+    """The standard normal density, divided by a scale."""
+    return torch.exp(-0.5 * z * z - log_scale) / math.sqrt(2 * math.pi)
 
 
 for _names, _holomorphic, _derivatives in (
@@ -231,15 +185,15 @@ for _names, _holomorphic, _derivatives in (
     ("asinh arcsinh", True, lambda z, y: ((1 + z * z) ** -0.5, -z * (1 + z * z) ** -1.5)),
     ("acosh arccosh", False, lambda z, y: ((z * z - 1) ** -0.5, -z * (z * z - 1) ** -1.5)),
     ("atanh arctanh", True, lambda z, y: (1 / (1 - z * z), 2 * z / (1 - z * z) ** 2)),
-    ("erf special_erf", False, lambda z, y: _gauss(z, 2 / math.sqrt(math.pi))),
-    ("erfc special_erfc", False, lambda z, y: _gauss(z, -2 / math.sqrt(math.pi))),
-    ("lgamma special_gammaln", False, lambda z, y: (torch.digamma(z), torch.polygamma(1, z))),
-    ("digamma special_digamma special_psi", False, lambda z, y: _polygamma(z, 0)),
-    ("special_log_ndtr", False, _log_ndtr),
-    ("special_ndtr", False, _ndtr),
-    ("special_ndtri", False, _ndtri),
-    ("erfinv special_erfinv", False, _erfinv),
-    ("logsigmoid log_sigmoid", False, _logsigmoid),
+    ("erf special_erf", False, lambda z, y: _gauss(z, _ERF)),
+    ("erfc special_erfc", False, lambda z, y: _gauss(z, -_ERF)),
+    ("lgamma special_gammaln", False, lambda z, y: (torch.digamma(z), polygamma(1, z))),
+    ("digamma special_digamma special_psi", False, lambda z, y: (polygamma(1, z), polygamma(2, z))),
+    ("special_log_ndtr", False, lambda z, y: (d := _density(z, y), -d * (z + d))),
+    ("special_ndtr", False, lambda z, y: (d := _density(z), -z * d)),
+    ("special_ndtri", False, lambda z, y: (d := 1 / _density(y), y * d * d)),
+    ("erfinv special_erfinv", False, lambda z, y: (d := 1 / _gauss(y, _ERF)[0], 2 * y * d * d)),
+    ("logsigmoid log_sigmoid", False, lambda z, y: (s := torch.sigmoid(-z), -s * (1 - s))),
     ("tanhshrink", False, lambda z, y: ((z - y) ** 2, 2 * (z - y) * (1 - (z - y) ** 2))),
     ("square", True, lambda z, y: (2 * z, torch.full_like(z, 2.0))),
     ("sqrt", True, lambda z, y: (0.5 / y, -0.25 / (z * y))),
@@ -252,9 +206,13 @@ for _names, _holomorphic, _derivatives in (
 ):
     elementwise(*_names.split(), holomorphic=_holomorphic)(_derivatives)
 
-elementwise("tanh", single=lambda y, u, w: -2 * (y * u * w))(_tanh)
-elementwise("sigmoid", "special_expit", single=lambda y, u, w: (1 - 2 * y) * u * w)(_sigmoid)
 elementwise("exp", holomorphic=True, single=lambda y, u, w: u * w)(lambda z, y: (y, y))
+elementwise("tanh", single=lambda y, u, w: -2 * (y * u * w))(
+    lambda z, y: (d := 1 - y * y, lambda q: -2 * y * d * q)
+)
+elementwise("sigmoid", "special_expit", single=lambda y, u, w: (1 - 2 * y) * u * w)(
+    lambda z, y: (d := y * (1 - y), lambda q: d * (1 - 2 * y) * q)
+)
 
 # ------------------------------------------------------------------------------ with kinks
 
@@ -267,8 +225,10 @@ def _mask(condition: Tensor, z: Tensor) -> Any:
 for _names, _kink, _inplace, _kinked in (
     ("relu", 0, 1, lambda z, y, inplace=False: _mask(z > 0, z)),
     ("relu6", 0, 1, lambda z, y, inplace=False: _mask((z > 0) & (z < 6), z)),
+    ("hardsigmoid", 0, 1, lambda z, y, inplace=False: (_mask(z.abs() < 3, z)[0] / 6, None)),
     ("softshrink", 0, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
     ("hardshrink", -1, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
+    ("softsign", 1, None, lambda z, y: (d := (1 + z.abs()) ** -2, -2 * z.sign() * d**1.5)),
     ("abs absolute __abs__ fabs", 0, None, lambda z, y: (z.sign(), None)),
     ("clamp clip", 0, None, lambda z, y, min=None, max=None: _mask(y == z, z)),
     ("clamp_min", 0, None, lambda z, y, min: _mask(y == z, z)),
@@ -293,16 +253,10 @@ def hardtanh(
     return _mask((z > min_val) & (z < max_val), z)
 
 
-@elementwise("hardsigmoid", kink=0, inplace=1)
-def hardsigmoid(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """``z / 6 + 1/2`` within [0, 1]."""
-    return ((z > -3) & (z < 3)).to(z.dtype) / 6, None
-
-
 @elementwise("hardswish", kink=0, inplace=1)
 def hardswish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     """``z hardsigmoid(z)``."""
-    inside = ((z > -3) & (z < 3)).to(z.dtype)
+    inside, _ = _mask(z.abs() < 3, z)
     return torch.where(z >= 3, torch.ones_like(z), inside * (2 * z + 3) / 6), inside / 3
 
 
@@ -331,13 +285,6 @@ def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
     tail = scale * alpha * torch.exp(z.clamp(max=0.0))
     return _tail(z, tail, scale, tail)
-
-
-@elementwise("softsign", kink=1)
-def softsign(z: Tensor, y: Tensor) -> Any:
-    """``z / (1 + |z|)``."""
-    d = (1 + z.abs()) ** -2
-    return d, -2 * z.sign() * d / (1 + z.abs())
 
 
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)

@@ -259,9 +259,12 @@ def maximum(call: Call, a: Any, b: Any) -> Any:
     return torch.where(first(plain(a), plain(b)), a, b)
 
 
-@structural("max", "min", "median", "cummax", "cummin", "mode", "kthvalue", "nanmedian", kink=0)
+@structural(
+    *"max min median cummax cummin mode kthvalue nanmedian sort topk".split(),
+    kink=0,
+)
 def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """A maximum or the like, of two tensors or along an axis, with the tangent of that entry."""
+    """Entries chosen by their order, of two tensors or along an axis, with their own tangents."""
     if call.name in ("max", "min") and args and isinstance(args[0], Tensor):
         return maximum(call, x, args[0])
     if call.name in ("max", "min") and not args and not kwargs:  # over all axes
@@ -270,27 +273,11 @@ def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     result = call.func(x.p, *args, **kwargs)
     if isinstance(result, Tensor):
         raise NoRule
-    dim, indices = _dim_argument(call, args, kwargs), result[1]
+    place, indices = int(call.name in ("kthvalue", "topk")), result[1]  # these have k before dim
+    dim: int = kwargs.get("dim", args[place] if len(args) > place else -1)
     kept = indices.ndim == x.p.ndim
     picked = torch.gather(x, dim, indices if kept else indices.unsqueeze(dim))
     return type(result)((picked if kept else torch.squeeze(picked, dim), indices))
-
-
-@structural("sort", "topk", kink=0)
-def sort(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
-    """Sorted entries: a permutation that is taken as constant."""
-    result = call.func(x.p, *args, **kwargs)
-    if isinstance(result, Tensor):
-        raise NoRule
-    picked = torch.gather(x, _dim_argument(call, args, kwargs), result[1])
-    return type(result)((picked, result[1]))
-
-
-def _dim_argument(call: Call, args: Any, kwargs: dict[str, Any]) -> int:
-    """The axis that an operation selects along; `kthvalue` and `topk` have a number before it."""
-    place = 1 if call.name in ("kthvalue", "topk") else 0
-    dim: int = kwargs.get("dim", args[place] if len(args) > place else -1)
-    return dim
 
 
 @structural("amax", "amin", kink=0)

@@ -160,13 +160,6 @@ def broadcast_axis(y: Tensor, *operands: Traced) -> int | None:
     return axes.pop() if len(axes) == 1 else None
 
 
-def drop_axes(y: Any, dims: Any) -> Any:
-    """A tensor without axes of length one."""
-    for d in sorted(dims, reverse=True):
-        y = torch.squeeze(y, d)
-    return y
-
-
 # ---------------------------------------------------------------------- the same numbers
 
 
@@ -313,5 +306,4 @@ def pad(call: Call, x: Traced, pad: Any, mode: str = "constant", value: float | 
     y = F.pad(x.p, pad, mode, value)
     op: Push = lambda t: F.pad(t, pad, mode, 0.0 if mode == "constant" else None)  # noqa: E731
     untouched = 2 * (x.p.ndim - 1) >= len(pad) and x.axis == 0
-    push = on_rows(x, y, op) if x.axis == 0 and y.shape[0] == x.p.shape[0] else torch.func.vmap(op)
-    return call.tape.linear(x, y, push, 0 if untouched else None, ONES)
+    return call.tape.linear(x, y, on_rows(x, y, op), 0 if untouched else None, ONES)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scorematching.derivatives.engine.tape import ONES, mean_square
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
-from scorematching.derivatives.ops.linear import axes_of, drop_axes
+from scorematching.derivatives.ops.linear import axes_of
 from scorematching.derivatives.ops.registry import structural
 
 
@@ -37,10 +37,7 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
 @structural("softmax", "_softmax", "special_softmax")
 def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """Exponentials divided by their sum, with a closed second derivative."""
-    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    if dim is None or x.ndim == 0:
-        raise NoRule
-    x = x if dtype is None else x.to(dtype)
+    x = _softmax_input(x, dim, args, dtype)
     if not call.tape.closed_forms:
         e = torch.exp(x - x.p.amax(dim, keepdim=True).detach())
         return e / torch.sum(e, dim, keepdim=True)
@@ -72,11 +69,16 @@ def log_softmax(
     call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any
 ) -> Any:
     """The logarithm of softmax."""
-    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
+    x = _softmax_input(x, dim, args, dtype)
+    return x - torch.logsumexp(x, dim, keepdim=True)
+
+
+def _softmax_input(x: Any, dim: Any, args: Any, dtype: Any) -> Any:
+    """The argument of softmax, in the dtype that is asked for by position or by name."""
     if dim is None or x.ndim == 0:
         raise NoRule
-    x = x if dtype is None else x.to(dtype)
-    return x - torch.logsumexp(x, dim, keepdim=True)
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
+    return x if dtype is None else x.to(dtype)
 
 
 @structural("logsumexp", "special_logsumexp")
@@ -86,7 +88,7 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Any:
     if not call.tape.closed_forms:
         top = x.p.amax(dims, keepdim=True).detach()
         y = torch.log(torch.sum(torch.exp(x - top), dims, keepdim=True)) + top
-        return y if keepdim else drop_axes(y, dims)
+        return y if keepdim else torch.squeeze(y, tuple(dims))
     y = torch.logsumexp(x.p, dims, keepdim=True)
     weight = torch.exp(x.p - y)
     back = [d - x.p.ndim for d in dims]
@@ -97,7 +99,7 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Any:
 
     axis = None if x.axis in dims else x.axis
     z = call.tape.dense(x, y, lambda u: (weight * u).sum(back, keepdim=True), second, axis)
-    return z if keepdim else drop_axes(z, dims)
+    return z if keepdim else torch.squeeze(z, tuple(dims))
 
 
 @structural("logaddexp")
@@ -162,7 +164,7 @@ def variance(
     mean = torch.mean(x, dims, keepdim=True)
     y = torch.sum(torch.square(x - mean), dims, keepdim=keepdim) / (count - less)
     y = torch.sqrt(y) if call.name.startswith("std") else y
-    return (y, mean if keepdim else drop_axes(mean, dims)) if "mean" in call.name else y
+    return (y, mean if keepdim else torch.squeeze(mean, tuple(dims))) if "mean" in call.name else y
 
 
 @structural("norm", "linalg_vector_norm", "linalg_norm")
@@ -174,13 +176,13 @@ def norm(
     matrix = call.func is torch.linalg.norm and _is_matrix(x, dim) and order not in (None, "fro")
     if matrix or any(v is not None for v in kwargs.values()) or x.is_complex():
         raise NoRule
+    dims = axes_of(dim, x.p.ndim)
     if order in (2, 2.0, None, "fro"):
-        return torch.sqrt(torch.sum(torch.square(x), axes_of(dim, x.p.ndim), keepdim=keepdim))
+        return torch.sqrt(torch.sum(torch.square(x), dims, keepdim=keepdim))
     if order == 1:
-        return torch.sum(torch.abs(x), axes_of(dim, x.p.ndim), keepdim=keepdim)
+        return torch.sum(torch.abs(x), dims, keepdim=keepdim)
     if isinstance(order, (int, float)) and 1 < order < float("inf"):
-        total = torch.sum(torch.abs(x) ** order, axes_of(dim, x.p.ndim), keepdim=keepdim)
-        return total ** (1 / order)
+        return torch.sum(torch.abs(x) ** order, dims, keepdim=keepdim) ** (1 / order)
     raise NoRule
 
 

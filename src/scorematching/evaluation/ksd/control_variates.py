@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points, check_positive
+from scorematching._checks import check_count, check_points, check_positive, check_shape
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
@@ -119,12 +119,8 @@ def _values(f: Any, x: Tensor) -> Tensor:
     """Checked values of f at x, in double precision."""
     with torch.no_grad():
         values = f if isinstance(f, Tensor) else f(x)
-    if not isinstance(values, Tensor) or values.shape != x.shape[:1]:
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ValueError(
-            f"f must return one number per point, shape ({len(x)},), got {shape}; "
-            "for several functions call it several times"
-        )
+    wanted = "f must return one number per point, shape {}"
+    check_shape(values, x.shape[:1], wanted, "for several functions call it several times")
     if not bool(values.isfinite().all()):
         raise ValueError("f must be finite, got NaN or infinity; leave such points out")
     return values.detach().double()

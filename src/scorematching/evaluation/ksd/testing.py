@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator, check_points, is_number
+from scorematching._checks import check_count, check_generator, check_points, check_shape, is_number
 from scorematching._memory import limited
 from scorematching.evaluation.ksd.hypotheses import Fitted, Fixed, Split
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
@@ -135,12 +135,8 @@ def _parametric_bootstrap(
 def _drawn(family: Fitted, fitted: Any, x: Tensor, generator: torch.Generator | None) -> Tensor:
     """A data set from the fitted model, of the form of x."""
     drawn = family.sample(fitted, len(x), generator)
-    if not isinstance(drawn, Tensor) or drawn.shape != x.shape:
-        shape = tuple(drawn.shape) if isinstance(drawn, Tensor) else type(drawn).__name__
-        raise ValueError(
-            f"sample must return points of the shape of x, {tuple(x.shape)}, got {shape}; "
-            "draw n points as a tensor"
-        )
+    wanted = "sample must return points of the shape of x, {}"
+    check_shape(drawn, x.shape, wanted, "draw n points as a tensor")
     return drawn.detach().to(x)
 
 

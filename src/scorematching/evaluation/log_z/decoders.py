@@ -8,14 +8,13 @@ Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for e
 Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points
+from scorematching._checks import check_count, check_points, check_shape
 from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import BernoulliPixels, Observation
@@ -107,7 +106,8 @@ def decoder_log_likelihood(
     prior, found = standard_normal_log_density, []
     for images in x.split(batch_size):
         posterior = _posterior(decoder, observation, images)
-        z, pilots = _states(len(images), latent_dim, (num_chains, num_pilots), x, generator)
+        shapes = [(count * len(images), latent_dim) for count in (num_chains, num_pilots)]
+        z, pilots = (normal(shape, x, generator) for shape in shapes)
         rest = (num_steps, schedule, num_leapfrog, None, len(images), generator, capture)
         found.append(ais(prior, posterior, z, pilots, *rest))
     return _joined(found)
@@ -149,10 +149,11 @@ def decoder_bracket(
     """
     check_count(num, "num", "a hundred images are enough")
     _check_counts(latent_dim, num_chains, num_pilots)
-    (exact,) = _states(num, latent_dim, (1,), like, generator)
+    exact = normal((num, latent_dim), like, generator)
     with torch.no_grad():
         images = (observation or BernoulliPixels()).sample(decoder(exact), generator)
-    z, pilots = _states(num, latent_dim, (num_chains, num_pilots), like, generator)
+    shapes = [(count * num, latent_dim) for count in (num_chains, num_pilots)]
+    z, pilots = (normal(shape, like, generator) for shape in shapes)
     prior, posterior = standard_normal_log_density, _posterior(decoder, observation, images)
     rest = (num_steps, schedule, num_leapfrog, num, generator, capture)
     return bidirectional(prior, posterior, z, exact.repeat(num_chains, 1), pilots, *rest)
@@ -164,7 +165,8 @@ def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> 
 
     def log_density(z: Tensor) -> Tensor:
         output = decoder(z)
-        _check_output(output, z, x)
+        wanted = "decoder must return one image per row of latents, shape {} like x"
+        check_shape(output, (len(z), *x.shape[1:]), wanted, "reshape its output or x")
         likelihood = fused.log_prob(pixels, output.reshape(-1, *x.shape), x)
         return standard_normal_log_density(z) + likelihood.flatten()
 
@@ -183,24 +185,7 @@ def _joined(found: list[Annealing]) -> DecoderLikelihood:
     )
 
 
-def _states(
-    num: int, dim: int, counts: Sequence[int], like: Tensor, generator: torch.Generator | None
-) -> list[Tensor]:
-    """Latents drawn from the prior, for each count as many for each of ``num`` images."""
-    return [normal((count * num, dim), like, generator) for count in counts]
-
-
 def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:
     check_count(latent_dim, "latent_dim", "it is the number of inputs of the decoder")
     check_count(num_chains, "num_chains", "16 chains for each image are usual")
     check_count(num_pilots, "num_pilots", "a quarter of num_chains is enough")
-
-
-def _check_output(output: Any, z: Tensor, x: Tensor) -> None:
-    wanted = (len(z), *x.shape[1:])
-    if not isinstance(output, Tensor) or tuple(output.shape) != wanted:
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ValueError(
-            f"decoder must return one image per row of latents, shape {wanted} like x, got {got}; "
-            "reshape its output or x"
-        )

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, is_number
+from scorematching._checks import check_count, check_type, is_number
 from scorematching._memory import Chunks, joined, limited
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
-from scorematching.evaluation.log_z.weights import LogSums, check_log_weights, log_densities
+from scorematching.evaluation.log_z.weights import LogSums, log_densities
 from scorematching.types import LogDensity
 
 _BATCH_SIZE = 16384
@@ -53,7 +53,6 @@ class LogZEstimate:
                 f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
                 "pass one number per sample"
             )
-        check_log_weights(log_weights)
         return LogZEstimate(*numbers(LogSums.of(log_weights)))
 
     def __str__(self) -> str:
@@ -102,8 +101,8 @@ def importance_log_z(
     with limited(max_memory, "take a smaller batch_size") as budget:
         chunks = Chunks(batch_size, budget)
         weigh = functools.partial(_log_weights, log_density, proposal)
-        batches = (_log_sums(joined(chunks, weigh, [proposal.sample(n, generator)])) for n in sizes)
-        return LogZEstimate(*numbers(functools.reduce(LogSums.merge, batches)))
+        weights = (joined(chunks, weigh, [proposal.sample(n, generator)]) for n in sizes)
+        return LogZEstimate(*numbers(functools.reduce(LogSums.merge, map(LogSums.of, weights))))
 
 
 def numbers(sums: LogSums) -> tuple[float, float, float, int]:
@@ -114,11 +113,8 @@ def numbers(sums: LogSums) -> tuple[float, float, float, int]:
 
 def check_distribution(value: Any, name: str) -> None:
     """Require a `Distribution`."""
-    if not isinstance(value, Distribution):
-        raise TypeError(
-            f"{name} must be a Distribution, got {type(value).__name__}; "
-            "use scorematching.distributions.Gaussian, for example"
-        )
+    advice = "use scorematching.distributions.Gaussian, for example"
+    check_type(value, Distribution, f"{name} must be a Distribution", advice)
 
 
 def check_effective(
@@ -146,8 +142,3 @@ def check_effective(
 def _log_weights(log_density: LogDensity, proposal: Distribution, x: Tensor) -> Tensor:
     """The weights ``f(x) - log q(x)``, in double precision."""
     return log_densities(log_density, x) - proposal(x).double() + proposal.log_z
-
-
-def _log_sums(log_weights: Tensor) -> LogSums:
-    check_log_weights(log_weights)
-    return LogSums.of(log_weights)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_positive
+from scorematching._checks import check_count, check_positive, check_shape
 
 
 def make_betas(schedule: str | Tensor, num_steps: int) -> Tensor:
@@ -23,11 +23,8 @@ def make_betas(schedule: str | Tensor, num_steps: int) -> Tensor:
     """
     check_count(num_steps, "num_steps", "more steps give better weights")
     if isinstance(schedule, Tensor):
-        if schedule.shape != (num_steps + 1,):
-            raise ValueError(
-                f"schedule must have shape (num_steps + 1,) = ({num_steps + 1},), got "
-                f"{tuple(schedule.shape)}; include the betas of both ends, 0 and 1"
-            )
+        wanted = "schedule must have shape (num_steps + 1,) = {}"
+        check_shape(schedule, (num_steps + 1,), wanted, "include the betas of both ends, 0 and 1")
         if schedule[0] != 0 or schedule[-1] != 1 or not bool((schedule.diff() > 0).all()):
             raise ValueError(
                 f"schedule must increase from 0 to 1, got {schedule[0]:g} to {schedule[-1]:g}; "

@@ -35,7 +35,8 @@ class LogSums(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Tensor) -> LogSums:
-        """The sums over the first axis of weights ``(n, *groups)``, in double precision."""
+        """The sums over the first axis of checked weights ``(n, *groups)``, in double precision."""
+        check_log_weights(log_weights)
         w = log_weights.double()
         return cls(w.logsumexp(0), (2 * w).logsumexp(0), len(w))
 

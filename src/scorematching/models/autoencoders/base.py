@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch, check_count
+from scorematching._checks import check_batch, check_count, check_shape
 from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import Observation
@@ -35,11 +35,8 @@ class LatentModel(nn.Module):
     def log_likelihood(self, z: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)`` of pairs: ``(N, Dz), (N, *event) -> (N,)``."""
         output = self.decoder(z)
-        if output.shape != x.shape:
-            raise ValueError(
-                f"x must have the shape of the decoder's output, {tuple(output.shape)}, got "
-                f"{tuple(x.shape)}; give one latent for each point"
-            )
+        wanted = "x must have the shape of the decoder's output, {}"
+        check_shape(x, output.shape, wanted, "give one latent for each point")
         return self.observation.log_prob(output, x)
 
     def decode(self, z: Tensor) -> Tensor:
@@ -60,9 +57,7 @@ class LatentModel(nn.Module):
         check_count(n, "n", "draw one point or more")
         like = next(self.parameters(), torch.empty(0))
         z = self.noise((n, self.latent_dim), like, generator)
-        if not observe:
-            return self.decode(z)
-        return self.observation.sample(self.decoder(z), generator)
+        return self.observation.sample(self.decoder(z), generator) if observe else self.decode(z)
 
     def noise(
         self, shape: Sequence[int], like: Tensor, generator: torch.Generator | None

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from scorematching._graphs import generator_or_default
+from scorematching.training.executors.batches import batch_gradients
 from scorematching.training.executors.precision import allows_bfloat16, round_products
 from scorematching.training.executors.products import merge_products
 from scorematching.training.losses import LossModule
@@ -112,6 +113,7 @@ class _Phase:
             merge_products(graph)
             if allows_bfloat16(graph):
                 round_products(graph)
+            batch_gradients(graph)
         function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
         with torch.no_grad():
             for scale in (1.1, 1.0):

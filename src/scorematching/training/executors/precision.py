@@ -42,7 +42,7 @@ def round_products(module: GraphModule) -> None:
         result = graph.call_function(convert, (product, torch.float32))
         if node.target is aten.addmm.default:
             result = graph.call_function(aten.add.Tensor, (result, node.args[0]))
-        node.replace_all_uses_with(result)
+        node.replace_all_uses_with(result, propagate_meta=True)
     legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
     module.graph.eliminate_dead_code()
     module.recompile()
@@ -52,4 +52,5 @@ def _rounded(graph: Graph, factor: Any, rounded: dict[Node, Node]) -> Node:
     node, transposed = view(factor)
     if node not in rounded:
         rounded[node] = graph.call_function(convert, (node, torch.bfloat16))
+        rounded[node].meta["val"] = node.meta["val"].to("meta", torch.bfloat16)
     return graph.call_function(aten.t.default, (rounded[node],)) if transposed else rounded[node]

@@ -118,14 +118,22 @@ def _stack_rows(graph: Graph, products: Sequence[Node]) -> None:
     """Replace products with the same right factor by one."""
     lefts: list[Any] = [product.args[-2] for product in products]
     sizes = [left.meta["val"].shape[0] for left in lefts]
-    stack = graph.call_function(aten.cat.default, (lefts, 0))
-    whole = graph.call_function(aten.mm.default, (stack, products[0].args[-1]))
+    whole = graph.call_function(aten.mm.default, (_join(graph, lefts), products[0].args[-1]))
     rows = graph.call_function(aten.split_with_sizes.default, (whole, sizes))
     for i, product in enumerate(products):
         part = graph.call_function(operator.getitem, (rows, i))
         if product.target is aten.addmm.default:
             part = graph.call_function(aten.add.Tensor, (part, product.args[0]))
-        product.replace_all_uses_with(part)
+        product.replace_all_uses_with(part, propagate_meta=True)
+
+
+def _join(graph: Graph, matrices: Sequence[Any]) -> Node:
+    """The rows of several matrices, one after the other."""
+    joined = graph.call_function(aten.cat.default, (list(matrices), 0))
+    values = [matrix.meta["val"] for matrix in matrices]
+    rows = sum(value.shape[0] for value in values)
+    joined.meta["val"] = values[0].new_empty(rows, values[0].shape[1], device="meta")
+    return joined
 
 
 # ---------------------------------------------------------------------------- sums of products
@@ -190,12 +198,11 @@ def _merge_sum(graph: Graph, root: Node, terms: Sequence[Term]) -> None:
         return
     flipped = all(user.target is aten.t.default for user in root.users)
     a, b = ([term[i] for term in products] for i in ((2, 1) if flipped else (1, 2)))
-    left = graph.call_function(aten.t.default, (graph.call_function(aten.cat.default, (a, 0)),))
-    total = graph.call_function(
-        aten.mm.default, (left, graph.call_function(aten.cat.default, (b, 0)))
-    )
+    left = graph.call_function(aten.t.default, (_join(graph, a),))
+    total = graph.call_function(aten.mm.default, (left, _join(graph, b)))
     for node, transposed in [term.matrix for term in terms if term.a is None]:
         added = graph.call_function(aten.t.default, (node,)) if transposed != flipped else node
         total = graph.call_function(aten.add.Tensor, (total, added))
     for read in list(root.users) if flipped else [root]:
+        total.meta = dict(read.meta)
         read.replace_all_uses_with(total)

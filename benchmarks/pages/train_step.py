@@ -1,0 +1,76 @@
+"""The part of docs/benchmarks.md on training steps of the paper's flow on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.tables import markdown_table
+from benchmarks.pages.parts import made_with
+from benchmarks.train_step import APART
+
+Row = dict[str, Any]
+
+ABOUT = """\
+Steps of `train` with Adam, batches of 128, products in tf32 or bfloat16, by each executor; *bare*
+is the same step without the loop around it, and *first* the time until the first steps are done,
+with compilation. "auto" is what `train` takes by default. *Products apart* leaves out the rewriting
+of matrix products: on a GPU compiled steps multiply values and tangents by a weight at once, and
+compute the gradients of equal layers by one batched product.
+"""
+
+ACCOUNT = """\
+Where the time of a bare step goes (a profile of ten steps; kernels per step in brackets). *Between
+kernels* is what is left of the step's time: the GPU waits for one kernel to end before it starts
+the next.
+"""
+
+
+def read(results: Path) -> list[str]:
+    """The section from a folder of numbers; nothing where there are none."""
+    path = results / "train_step.json"
+    return list(section(json.loads(path.read_text()))) if path.exists() else []
+
+
+def section(document: dict[str, Any]) -> Iterable[str]:
+    """Times by executor, and the accounts of compiled and captured steps."""
+    yield "## Training steps on a GPU\n"
+    yield ABOUT
+    head = ["objective", "products", "executor", "ms per step", "bare, ms", "first, s"]
+    yield markdown_table(head, [_cells(row) for row in document["rows"]])
+    yield ACCOUNT
+    compiled = [row for row in document["rows"] if row["executor"] in (APART, "auto")]
+    yield markdown_table(["", *map(_title, compiled)], list(_accounts(compiled)))
+    yield f"{document['device']}; {made_with(document)}. `{document['command']}`\n"
+
+
+PRODUCTS = {"high": "tf32", "medium": "bfloat16"}
+
+
+def _cells(row: Row) -> list[str]:
+    name = row["executor"]
+    name = f"auto: {row['ran']}" if name == "auto" else name
+    times = [f"{row['ms_per_step']:.2f}", f"{row['bare_ms']:.2f}", f"{row['first_seconds']:.0f}"]
+    return [row["objective"], PRODUCTS[row["products"]], name, *times]
+
+
+def _title(row: Row) -> str:
+    apart = ", products apart" if row["executor"] == APART else ""
+    return f"{row['objective']}, {PRODUCTS[row['products']]}{apart}"
+
+
+def _accounts(rows: list[Row]) -> Iterable[list[str]]:
+    for kind in rows[0]["kernels"] if rows else ():
+        yield [kind, *(_cell(row["kernels"][kind]) for row in rows)]
+    yield ["between kernels", *(f"{max(0.0, row['bare_ms'] - _busy(row)):.2f}" for row in rows)]
+    yield ["together", *(f"{row['bare_ms']:.2f}" for row in rows)]
+
+
+def _cell(part: dict[str, float]) -> str:
+    return f"{part['ms']:.2f} ({part['kernels']:.0f})" if part["kernels"] else ""
+
+
+def _busy(row: Row) -> float:
+    return float(sum(part["ms"] for part in row["kernels"].values()))

@@ -1,0 +1,68 @@
+"""Gradients of equal layers by one batched product.
+
+The gradient of a weight is a product that no other part of a step reads. The few rows of a batch
+do not fill a GPU with it. So products of equal shapes whose results are only returned become one
+batched product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.tools_common import legalize_graph
+
+from scorematching.training.executors.precision import convert
+from scorematching.training.executors.products import MANY_ROWS, view
+
+aten = torch.ops.aten
+
+PASSED_ON = (aten.t.default, aten.detach.default, aten.add.Tensor, convert)
+"""Operations between a product and the gradient that is returned."""
+
+
+def batch_gradients(module: GraphModule) -> None:
+    """Compute products of equal shapes that are only returned by one batched product, in place."""
+    groups: dict[Any, list[Node]] = {}
+    for node in module.graph.nodes:
+        if node.target is aten.mm.default and _is_returned(node):
+            groups.setdefault(_shapes(node), []).append(node)
+    for (_, rows), group in groups.items():
+        if len(group) > 1 and rows < MANY_ROWS:
+            _batch(module.graph, group)
+    legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether a result is returned, and otherwise only added to others that are."""
+    return all(
+        user.op == "output" or (user.target in PASSED_ON and _is_returned(user))
+        for user in node.users
+    )
+
+
+def _shapes(product: Node) -> tuple[Any, int]:
+    """What products of one batch have in common, and the number of terms in their sums."""
+    factors = [view(factor) for factor in product.args]
+    values = [factor.node.meta["val"] for factor in factors]
+    same = tuple((f.transposed, v.shape, v.dtype) for f, v in zip(factors, values))
+    return same, values[1].shape[int(factors[1].transposed)]
+
+
+def _batch(graph: Graph, products: Sequence[Node]) -> None:
+    """Replace products by one of their stacked factors."""
+    left, right = (_stack(graph, [node.args[i] for node in products]) for i in (0, 1))
+    whole = graph.call_function(aten.bmm.default, (left, right))
+    for i, product in enumerate(products):
+        product.replace_all_uses_with(graph.call_function(aten.select.int, (whole, 0, i)))
+
+
+def _stack(graph: Graph, factors: Sequence[Any]) -> Node:
+    """Matrices along a new first axis; they are stacked as they lie in memory."""
+    views = [view(factor) for factor in factors]
+    stack = graph.call_function(aten.stack.default, ([each.node for each in views],))
+    return graph.call_function(aten.mT.default, (stack,)) if views[0].transposed else stack
