@@ -88,7 +88,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"paper/{name}": row for name, row in ROWS.items()},
     **{f"stable/{name}": {**STABLE, **row} for name, row in ROWS.items()},
     "stable/DSM tuned": {**STABLE, "objective": "DSM", "sigma": 0.2},
-    "identity/SSM-VR": {**STABLE, "start": "identity", "objective": "SSM-VR"},
+    **{
+        f"identity/{name}": {**STABLE, "start": "identity", **row}
+        for name, row in {**ROWS, "DSM tuned": {"objective": "DSM", "sigma": 0.2}}.items()
+        if name != "SM"
+    },
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}

@@ -177,9 +177,11 @@ def _numbers(runs: Sequence[Run], metric: str) -> list[float]:
 def mean_and_error(numbers: Sequence[float]) -> tuple[float, float | None]:
     """The mean of independent numbers and its standard error; None for a single one."""
     n = len(numbers)
-    mean = sum(numbers) / n
     if n == 1:
-        return mean, None
+        return numbers[0], None
+    if min(numbers) == max(numbers):  # without the rounding of the sum below
+        return numbers[0], 0.0
+    mean = sum(numbers) / n
     return mean, math.sqrt(sum((v - mean) ** 2 for v in numbers) / (n - 1) / n)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
@@ -28,6 +28,17 @@ def prepare(threads: int | None) -> None:
         torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 matrices without tf32; afterwards the setting is as before."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:

@@ -24,6 +24,7 @@ from reproduction.dkef.uci_report import draw_figures, write_notes
 from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.files import read_json
 from reproduction.objectives import METHODS, objective
+from reproduction.workers import full_precision
 from scorematching._files import write_atomically
 from scorematching.datasets import Dequantise, Split, Whiten, drop_correlated, load, paper_split
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
@@ -83,8 +84,12 @@ class Config:
     toy_points: int = 1000  # of distributions that are drawn
 
 
+@full_precision()
 def run(config: Config, job: Job) -> Metrics:
-    """Train one model and evaluate it on the test points."""
+    """Train one model and evaluate it on the test points.
+
+    Without tf32, whose rounding the linear equations for the weights would magnify.
+    """
     x = prepare(config, job)
     sigma = choose_sigma(config, job) if config.objective == "DSM" else None
     model, fit = train_model(config, job, x, sigma, job.folder / "training")

@@ -42,6 +42,11 @@ def test_the_error_is_that_of_the_mean() -> None:
     assert mean_and_error([3.0]) == (3.0, None)
 
 
+def test_equal_numbers_have_no_error() -> None:
+    """The sum of fifteen times 0.1 is not 1.5 in floating point."""
+    assert mean_and_error([0.1] * 15) == (0.1, 0.0)
+
+
 def test_a_single_run_shows_its_own_error(runs: list) -> None:
     """In brackets, since it is over test points and not over seeds."""
     assert summary(runs[:1], "mean").endswith(" [± 0.25]")

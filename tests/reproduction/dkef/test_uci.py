@@ -106,6 +106,24 @@ class TestVariants:
         times = {"training_seconds": None}
         assert metrics | times == again | times  # read from the checkpoint, to the same digits
 
+    def test_products_are_not_rounded_to_tf32(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen, real = [], dkef_uci.fit_dkef
+
+        def fit(*arguments: Any, **settings: Any) -> Any:
+            seen.append(torch.get_float32_matmul_precision())
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(dkef_uci, "fit_dkef", fit)
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")  # as processes on a GPU have it
+        try:
+            EXPERIMENT.run(SMOKE, job(tmp_path))
+            assert (seen, torch.get_float32_matmul_precision()) == (["highest"], "high")
+        finally:
+            torch.set_float32_matmul_precision(before)
+
     def test_divergence_is_recorded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def diverge(*_: Any, **__: Any) -> None:
             raise DivergedError(step=3, last_finite_loss=1e9)
