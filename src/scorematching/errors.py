@@ -70,7 +70,7 @@ class SmoothnessError(ScoreMatchingError, ValueError):
 
 
 class WrongDerivativeError(ScoreMatchingError):
-    """A model whose derivatives disagree with finite differences by every route.
+    """A model whose derivatives are not those of its values, or disagree with differences.
 
     Example:
         >>> issubclass(WrongDerivativeError, ScoreMatchingError)

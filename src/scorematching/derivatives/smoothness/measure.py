@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from scorematching.derivatives.smoothness.consistency import is_cut
 from scorematching.derivatives.smoothness.probe import Model, Probe, agree
 from scorematching.derivatives.smoothness.search import (
     Accuracy,
@@ -58,6 +59,8 @@ class Measurement:
         suspects: operations that may have caused the jump, and where they were called.
         precision: data type of the evaluations.
         note: why nothing was measured, if that is so; the order is then 1.
+        cut: whether derivatives are not those of the values, because part of the model is cut from
+            the graph.
 
     Example:
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -73,11 +76,14 @@ class Measurement:
     suspects: tuple[str, ...]
     precision: str
     note: str = ""
+    cut: bool = False
 
     def __str__(self) -> str:
         """One sentence with the numbers."""
         if self.note:
             return f"smoothness was not measured: {self.note}"
+        if self.cut:
+            return "the model does not change as its derivatives say"
         found = {
             -1: f"the score jumps, by {self.defect:.1e} of its variation",
             0: f"the derivative of the score jumps, by {self.defect:.1e} of its variation",
@@ -149,6 +155,7 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
         verdict.close_call,
         suspects,
         _precision(probe),
+        cut=not found and is_cut(lines, levels, scales),
     )
 
 

@@ -312,4 +312,4 @@ class _ChangeRecorder(Recorder):
 
 def _storages(values: Sequence[Any]) -> set[int]:
     tensors = [v for v in values if isinstance(v, Tensor) and v.layout == torch.strided]
-    return {t.untyped_storage().data_ptr() for t in tensors}  # sparse tensors have no storage
+    return {t.untyped_storage()._cdata for t in tensors}  # sparse tensors have no storage

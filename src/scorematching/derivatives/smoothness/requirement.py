@@ -16,7 +16,7 @@ curvature or divergence  C1 to train, continuous to evaluate
 from __future__ import annotations
 
 from scorematching.derivatives.smoothness.measure import Measurement
-from scorematching.errors import SmoothnessError
+from scorematching.errors import SmoothnessError, WrongDerivativeError
 
 SMOOTH_ACTIVATIONS = "use softplus, SiLU, GELU or tanh there"
 ADVICE = (
@@ -34,14 +34,26 @@ ADVICE = (
 
 
 def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
-    """Raise `SmoothnessError` where a score is less smooth than C^order.
+    """Raise an error where a score is less smooth than C^order, or is not a derivative.
 
     Args:
         measurement: how smooth it is.
         order: 0 where the score must be continuous, 1 where its derivative must be as well.
         what: the answer that needs it, "curvature", say.
         kind: "log-density" or "vector field".
+
+    Raises:
+        SmoothnessError: with the operation at fault, where it is known.
+        WrongDerivativeError: if part of the model is cut from the graph.
     """
+    if measurement.cut:
+        raise WrongDerivativeError(
+            f"the derivatives of this {kind} must be those of its values, got values that change "
+            "along lines between the points by more or less: part of the model is cut from the "
+            "graph (detach, .data, no_grad, numpy, a custom backward pass); compute it by torch's "
+            "operations with gradients on, or switch this check off with "
+            "LogDensityField(model, check_smoothness=False) or the same of VectorField"
+        )
     if measurement.order >= order:
         return
     wanted = "continuous" if order == 0 else "continuously differentiable"

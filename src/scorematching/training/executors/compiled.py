@@ -114,7 +114,7 @@ class _Phase:
             if allows_bfloat16(graph):
                 round_products(graph)
             batch_gradients(graph)
-        function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph)
+        function: Callable[..., tuple[Tensor, Tensors]] = torch.compile(graph, dynamic=False)
         with torch.no_grad():
             for scale in (1.1, 1.0):
                 inputs = ([scale * value for value in values], others, batch.flip(0), noise)

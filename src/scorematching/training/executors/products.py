@@ -20,8 +20,8 @@ from torch.fx.passes.tools_common import legalize_graph
 
 aten = torch.ops.aten
 
-MANY_ROWS = 1024
-"""Factors with as many rows are not stacked."""
+MANY_ROWS = 4096
+"""Factors with as many rows are not stacked: those of exact traces, but not of a few directions."""
 
 
 class Matrix(NamedTuple):

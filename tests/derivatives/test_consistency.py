@@ -1,0 +1,131 @@
+"""Models of which a part is cut from the graph are refused, whatever cuts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+from scorematching.derivatives.smoothness import measure
+
+DIM = 3
+
+
+def weights(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+A, B, X = weights(DIM, 4), weights(DIM, 4, seed=1), weights(40, DIM, seed=2)
+
+
+def quadratic(x: Tensor) -> Tensor:
+    return -0.5 * x.square().sum(1)
+
+
+def gate(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        share = torch.sigmoid(x @ A.to(x)).sum(1)
+    return share * torch.tanh(x @ B.to(x)).sum(1) + quadratic(x)
+
+
+def by_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.sin(3 * x.detach().numpy())).sum(1) + quadratic(x)
+
+
+CUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "factor": lambda x: -(x * x.detach()).sum(1),
+    "norm": lambda x: torch.tanh(x / (1 + x.norm(dim=1, keepdim=True).detach())).sum(1),
+    "attention": lambda x: ((x @ A).softmax(1).detach() * torch.tanh(x @ B)).sum(1) + quadratic(x),
+    "data": lambda x: torch.sin(x.data).sum(1) + quadratic(x),
+    "lists": lambda x: torch.tensor(x.tolist(), dtype=x.dtype).sin().sum(1) + quadratic(x),
+    "gate": gate,
+    "numpy": by_numpy,
+}
+
+WHOLE: dict[str, Callable[[Tensor], Tensor]] = {
+    "quadratic": quadratic,
+    "oscillation": lambda x: torch.sin(300 * x).sum(1) + quadratic(x),
+    "steep": lambda x: nn.functional.softplus(x @ A, beta=50.0).sum(1) + quadratic(x),
+    "a detached maximum that cancels": lambda x: (
+        (x @ A - (x @ A).amax(1, keepdim=True).detach()).exp().sum(1).log()
+        + (x @ A).amax(1).detach()
+    ),
+    "constant": lambda x: 0 * x.sum(1) + 1e6,
+    "far from zero": lambda x: 1e6 + quadratic(x),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_cut_is_refused(name: str) -> None:
+    with pytest.raises(sm.WrongDerivativeError, match="cut from the graph"):
+        sm.SlicedScoreMatchingVR()(CUT[name], X)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_others_are_not(name: str, dtype: torch.dtype) -> None:
+    assert not measure(
+        lambda x: WHOLE[name](x.double()).to(x.dtype), X.to(dtype), "log-density"
+    ).cut
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_vector_fields(is_cut: bool) -> None:
+    def field(x: Tensor) -> Tensor:
+        size = x.norm(dim=1, keepdim=True)
+        return torch.tanh(x) / (1 + (size.detach() if is_cut else size)) - x
+
+    assert measure(field, X, "vector field").cut is is_cut
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_single_precision(is_cut: bool) -> None:
+    """A model that refuses double precision is measured in single precision."""
+
+    def density(x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("this model wants float32")
+        share = (x @ A.float()).softmax(1)
+        share = share.detach() if is_cut else share
+        return (share * torch.tanh(x @ B.float())).sum(1) + quadratic(x)
+
+    found = measure(density, X.float(), "log-density")
+    assert found.precision == "float32"
+    assert found.cut is is_cut
+
+
+def test_the_check_can_be_switched_off() -> None:
+    field = sm.LogDensityField(CUT["factor"], check_smoothness=False)
+    assert bool(sm.SlicedScoreMatchingVR()(field, X).isfinite().all())
+
+
+def test_check_model_refuses_it() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(DIM))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return -(self.scale * x * x.detach()).sum(1)
+
+    check = sm.check_model(Cut(), X, sm.SlicedScoreMatchingVR(), show=False)
+    assert not check.passed
+    assert "cut from the graph" in str(check)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_forward_mode_inside_a_model() -> None:
+    """Tensors of functorch have no memory of their own."""
+    layer = lambda x: torch.tanh(x @ A)  # noqa: E731
+
+    def density(x: Tensor) -> Tensor:
+        change = torch.func.jvp(layer, (x,), (torch.ones_like(x),))[1]
+        return change.square().sum(1) + quadratic(x)
+
+    found = measure(density, X, "log-density")
+    assert found.order == 1
+    assert not found.cut
