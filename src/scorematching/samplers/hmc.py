@@ -17,7 +17,6 @@ from scorematching.samplers.base import (
     State,
     Target,
     check_step_size,
-    choose,
     per_chain,
     start,
     target_of,
@@ -138,7 +137,8 @@ def move(
     energy_error = kinetic - (proposal.log_density - state.log_density)
     acceptance = torch.exp(-energy_error).clamp(max=1).nan_to_num(nan=0.0)
     accepted = noise.uniform < acceptance
-    chosen = [choose(accepted, new, old) for new, old in zip(proposal, state)]
+    pairs = zip(proposal, state)
+    chosen = [torch.where(per_chain(accepted, old), new, old) for new, old in pairs]
     return HMCState(*chosen), HMCInfo(acceptance, accepted, energy_error)
 
 

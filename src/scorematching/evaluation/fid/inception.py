@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch, check_choice
+from scorematching._checks import check_batch, check_choice, check_shape
 from scorematching.datasets.files import DataFile, PathLike, find
 from scorematching.errors import DataNotFoundError
 
@@ -64,11 +64,8 @@ class Inception(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features of images ``(N, 3, H, W)``."""
         check_batch(images, "images")
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(
-                f"images must have shape (N, 3, H, W), got {tuple(images.shape)}; "
-                "repeat grey images with x.expand(-1, 3, -1, -1)"
-            )
+        advice = "repeat grey images with x.expand(-1, 3, -1, -1)"
+        check_shape(images, (None, 3, None, None), "images must have shape (N, 3, H, W)", advice)
         low, high = RANGES[self.value_range]
         _check_range(images, low, high)
         pixels = (images.float() - low) * (255 / (high - low))
