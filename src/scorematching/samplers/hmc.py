@@ -13,14 +13,7 @@ from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
-from scorematching.samplers.base import (
-    State,
-    Target,
-    check_step_size,
-    per_chain,
-    start,
-    target_of,
-)
+from scorematching.samplers.base import State, Target, check_step_size, per_chain, start, target_of
 
 __all__ = [
     "HMCInfo",
