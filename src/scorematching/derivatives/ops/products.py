@@ -112,7 +112,9 @@ def _with_constant(call: Call, x: Traced, c: Tensor, y: Tensor, on_left: bool = 
     ndim = max(y.ndim + (c.ndim == 1), x.p.ndim)
 
     def push(t: Tensor, c: Tensor = c) -> Tensor:
-        wide = lift(_wide(t, x.p, summed), ndim)
+        shape = [*t.shape]
+        shape[summed] = x.p.shape[summed]  # in full along the axis that is summed
+        wide = lift(t.expand(shape), ndim)
         return c @ wide if on_left else wide @ c
 
     mixed = x.p.ndim == 1 or x.axis == x.p.ndim + summed
@@ -120,13 +122,6 @@ def _with_constant(call: Call, x: Traced, c: Tensor, y: Tensor, on_left: bool = 
 
 
 structural("__rmatmul__")(_swap(matmul))
-
-
-def _wide(t: Tensor, p: Tensor, axis: int) -> Tensor:
-    """Tangents at full size along the axis that a matrix product sums over."""
-    shape = list(t.shape)
-    shape[axis] = p.shape[axis]
-    return t.expand(shape)
 
 
 @structural("addmm", "addmv", "baddbmm")
