@@ -205,11 +205,15 @@ def check_type(value: Any, kinds: Any, wanted: str, advice: str) -> None:
         raise TypeError(f"{wanted}, got {type(value).__name__}; {advice}")
 
 
-def check_shape(value: Any, shape: Sequence[int], wanted: str, advice: str) -> None:
-    """Require a tensor of a shape, which the message has in place of the braces in ``wanted``."""
-    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    if got != tuple(shape):
-        raise ValueError(f"{wanted.format(tuple(shape))}, got {got}; {advice}")
+def check_shape(value: Any, shape: Sequence[int | None], wanted: str, advice: str) -> None:
+    """Require a tensor of a shape, in which None stands for any length.
+
+    The message has the shape in place of the braces in ``wanted``.
+    """
+    got = tuple(value.shape) if isinstance(value, Tensor) else None
+    if got is None or len(got) != len(shape) or any(n not in (m, None) for n, m in zip(shape, got)):
+        found = got if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{wanted.format(tuple(shape))}, got {found}; {advice}")
 
 
 def is_number(value: Any) -> bool:

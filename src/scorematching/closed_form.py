@@ -259,11 +259,8 @@ def _joined(features: Features, base: Features | None) -> Features:
 
     def every(x: Tensor) -> Tensor:
         phi = features(x)
-        if phi.ndim != 2 or phi.shape[0] != x.shape[0]:
-            raise ValueError(
-                f"features must return one row per point, shape ({x.shape[0]}, L), got "
-                f"{tuple(phi.shape)}; end with .flatten(1)"
-            )
+        wanted = f"features must return one row per point, shape ({x.shape[0]}, L)"
+        check_shape(phi, (x.shape[0], None), wanted, "end with .flatten(1)")
         return torch.cat([log_q0(x)[:, None], phi], dim=1)
 
     def at(x: Tensor, index: Tensor) -> Tensor:

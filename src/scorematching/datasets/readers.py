@@ -84,7 +84,9 @@ def read_mosaics(path: Path) -> Pixels:
     with _naming(path, "a zip file of mosaics"), zipfile.ZipFile(path) as pack:
         n = len(np.load(io.BytesIO(_content(pack, "ids.npy")), allow_pickle=False))
         names = sorted(name for name in pack.namelist() if name.endswith(".avif"))
-        tiles = np.concatenate([_cut(_decode(image, _content(pack, name))) for name in names])
+        files = (io.BytesIO(_content(pack, name)) for name in names)
+        mosaics = (np.asarray(image.open(file).convert("RGB")) for file in files)
+        tiles = np.concatenate([_cut(mosaic) for mosaic in mosaics])
     if len(tiles) < n:
         raise ValueError(
             f"{path} must hold {n} images, got {len(tiles)} tiles; download the file again"
@@ -135,12 +137,6 @@ def _import_avif_reader() -> Any:
     if not features.check("avif"):
         raise ImportError(f"this Pillow was built without AVIF; {advice}")
     return Image
-
-
-def _decode(image: Any, content: bytes) -> Pixels:
-    """``(H, W, 3)``."""
-    with image.open(io.BytesIO(content)) as picture:
-        return np.asarray(picture.convert("RGB"))
 
 
 def _cut(mosaic: Pixels) -> Pixels:

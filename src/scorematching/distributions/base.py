@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from scorematching import _checks
 from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 
@@ -110,11 +111,8 @@ class Distribution(ABC):
         """`sample` of a checked number of points."""
 
     def _check_points(self, x: Tensor) -> None:
-        if x.ndim != 2 or x.shape[1] != self.dim:
-            raise ValueError(
-                f"x must have shape (N, {self.dim}), got {tuple(x.shape)}; "
-                "one point needs a batch axis, x[None]"
-            )
+        wanted = f"x must have shape (N, {self.dim})"
+        _checks.check_shape(x, (None, self.dim), wanted, "one point needs a batch axis, x[None]")
         if x.dtype != self.dtype:
             raise TypeError(
                 f"x must have dtype {self.dtype}, got {x.dtype}; "

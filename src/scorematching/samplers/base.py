@@ -79,16 +79,9 @@ def start(target: Target, x: Tensor) -> State:
     return State(x, *target(x))
 
 
-def per_chain(step_size: float | Tensor, x: Tensor) -> float | Tensor:
-    """A step size that multiplies ``x: (C, *event)``."""
-    if not isinstance(step_size, Tensor):
-        return step_size
-    return step_size.reshape(-1, *[1] * event_axes(x))
-
-
-def choose(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Rows of ``new`` where accepted, of ``old`` elsewhere."""
-    return torch.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+def per_chain(value: Any, x: Tensor) -> Any:
+    """A number, or one for each chain, in a shape that goes with ``x: (C, *event)``."""
+    return value.reshape(-1, *[1] * event_axes(x)) if isinstance(value, Tensor) else value
 
 
 def check_step_size(step_size: Any, x: Tensor) -> None:

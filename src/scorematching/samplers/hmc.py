@@ -13,15 +13,7 @@ from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
-from scorematching.samplers.base import (
-    State,
-    Target,
-    check_step_size,
-    choose,
-    per_chain,
-    start,
-    target_of,
-)
+from scorematching.samplers.base import State, Target, check_step_size, per_chain, start, target_of
 
 __all__ = [
     "HMCInfo",
@@ -138,7 +130,8 @@ def move(
     energy_error = kinetic - (proposal.log_density - state.log_density)
     acceptance = torch.exp(-energy_error).clamp(max=1).nan_to_num(nan=0.0)
     accepted = noise.uniform < acceptance
-    chosen = [choose(accepted, new, old) for new, old in zip(proposal, state)]
+    pairs = zip(proposal, state)
+    chosen = [torch.where(per_chain(accepted, old), new, old) for new, old in pairs]
     return HMCState(*chosen), HMCInfo(acceptance, accepted, energy_error)
 
 

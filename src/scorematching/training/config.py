@@ -2,13 +2,7 @@
 
 from dataclasses import dataclass
 
-from scorematching._checks import (
-    check_choice,
-    check_count,
-    check_flag,
-    check_positive,
-    check_share,
-)
+from scorematching._checks import check_choice, check_count, check_flag, check_positive, check_share
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bf16")

@@ -48,25 +48,21 @@ class EarlyStopping:
         loss = mean_and_error(losses)[0]
         # A comparison with NaN is false, and so counts as no improvement.
         best = loss < (math.inf if self.best_loss is None else self.best_loss)
-        counts = self._counts(losses) if self.min_improvement else best
+        counts = best
+        if self.min_improvement and isinstance(losses, Tensor) and losses.ndim > 0:
+            counts = self._is_significant(losses)
+            self.reference = losses.clone() if counts else self.reference
         if best:
             self.best_loss, self.best_step = loss, step
         self.waited = 0 if counts else self.waited + 1
         return best
 
-    def _counts(self, losses: Tensor | float) -> bool:
+    def _is_significant(self, losses: Tensor) -> bool:
         """Whether losses are significantly less than those of the last time they were."""
-        before, now = self.reference, losses
-        if not isinstance(now, Tensor) or now.ndim == 0:
-            return float(now) < (math.inf if self.best_loss is None else self.best_loss)
-        if before is not None:
-            improvement, error = mean_and_error(before - now)
-            if not improvement > self.min_improvement * (error or 0.0):
-                return False
-        elif not math.isfinite(float(now.mean())):
-            return False
-        self.reference = now.clone()
-        return True
+        if self.reference is None:
+            return math.isfinite(float(losses.mean()))
+        improvement, error = mean_and_error(self.reference - losses)
+        return improvement > self.min_improvement * (error or 0.0)
 
     @property
     def stop(self) -> bool:

@@ -260,31 +260,30 @@ def hardswish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     return torch.where(z >= 3, torch.ones_like(z), inside * (2 * z + 3) / 6), inside / 3
 
 
-def _tail(z: Tensor, tail: Tensor, slope: float, second: Tensor) -> Any:
-    """Derivatives of ``slope z`` for positive z, and of an exponential tail elsewhere."""
-    return torch.where(z > 0, torch.full_like(z, slope), tail), torch.where(z > 0, 0 * tail, second)
+def _tail(z: Tensor, slope: float, at_zero: float, width: float = 1.0) -> Any:
+    """Derivatives of ``slope z`` for positive z, elsewhere of a tail ``exp(z / width)``."""
+    tail = at_zero * torch.exp(z.clamp(max=0.0) / width)
+    first = torch.where(z > 0, torch.full_like(z, slope), tail)
+    return first, torch.where(z > 0, 0 * tail, tail / width)
 
 
 @elementwise("elu", kink=1, inplace=2)
 def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
     """``z``, or ``alpha (exp(z) - 1)`` where z is negative."""
-    tail = alpha * torch.exp(z.clamp(max=0.0))
-    return _tail(z, tail, 1.0, tail)
+    return _tail(z, 1.0, alpha)
 
 
 @elementwise("celu", kink=1, inplace=2)
 def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
     """``z``, or ``alpha (exp(z / alpha) - 1)`` where z is negative."""
-    tail = torch.exp(z.clamp(max=0.0) / alpha)
-    return _tail(z, tail, 1.0, tail / alpha)
+    return _tail(z, 1.0, 1.0, alpha)
 
 
 @elementwise("selu", kink=0, inplace=1)
 def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     """``scale z``, or ``scale alpha (exp(z) - 1)`` where z is negative."""
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-    tail = scale * alpha * torch.exp(z.clamp(max=0.0))
-    return _tail(z, tail, scale, tail)
+    return _tail(z, scale, scale * alpha)
 
 
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)

@@ -259,10 +259,7 @@ def maximum(call: Call, a: Any, b: Any) -> Any:
     return torch.where(first(plain(a), plain(b)), a, b)
 
 
-@structural(
-    *"max min median cummax cummin mode kthvalue nanmedian sort topk".split(),
-    kink=0,
-)
+@structural(*"max min median cummax cummin mode kthvalue nanmedian sort topk".split(), kink=0)
 def extreme(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Entries chosen by their order, of two tensors or along an axis, with their own tangents."""
     if call.name in ("max", "min") and args and isinstance(args[0], Tensor):

@@ -97,45 +97,31 @@ def matmul(call: Call, input: Any, other: Any) -> Any:
         batch = axis is not None and axis < y.ndim - 2
         return call.tape.product(a, b, y, torch.matmul, axis if batch else None)
     if isinstance(a, Traced):
-        return _matrix_on_the_right(call, a, pb, y)
-    return _matrix_on_the_left(call, pa, b, y)
+        return _with_constant(call, a, pb, y)
+    return _with_constant(call, b, pa, y, on_left=True)
 
 
-def _matrix_on_the_right(call: Call, a: Traced, pb: Tensor, y: Tensor) -> Any:
-    """``y = a @ pb`` for a constant matrix or vector pb; the sum must not run over the points."""
-    axis = a.axis if pb.ndim == 1 else broadcast_axis(y, a)
-    axis = None if a.axis == a.p.ndim - 1 or a.p.ndim == 1 else axis
-    ndim = y.ndim + 1 if pb.ndim == 1 else y.ndim
-
-    def push(t: Tensor, matrix: Tensor = pb) -> Tensor:
-        return lift(_wide(t, a.p, -1), max(ndim, a.p.ndim)) @ matrix
-
-    return call.tape.linear(a, y, push, axis, pb, shared=True)
-
-
-def _matrix_on_the_left(call: Call, pa: Tensor, b: Traced, y: Tensor) -> Any:
-    """``y = pa @ b`` for a constant matrix or vector pa; the sum must not run over the points."""
-    if b.p.ndim < 2:
+def _with_constant(call: Call, x: Traced, c: Tensor, y: Tensor, on_left: bool = False) -> Any:
+    """``y = x @ c``, or ``c @ x``, for a constant c; the sum must not run over the points."""
+    summed = -2 if on_left else -1  # the axis of x that the sum runs over
+    if x.p.ndim < -summed:
         raise NoRule
-    axis = None if b.axis == b.p.ndim - 2 else broadcast_axis(y, b)
-    if pa.ndim == 1:
-        axis = None
-    ndim = max(y.ndim + (pa.ndim == 1), b.p.ndim)
+    axis = broadcast_axis(y, x)
+    if c.ndim == 1:
+        axis = None if on_left else x.axis
+    ndim = max(y.ndim + (c.ndim == 1), x.p.ndim)
 
-    def push(t: Tensor, matrix: Tensor = pa) -> Tensor:
-        return matrix @ lift(_wide(t, b.p, -2), ndim)
+    def push(t: Tensor, c: Tensor = c) -> Tensor:
+        shape = [*t.shape]
+        shape[summed] = x.p.shape[summed]  # in full along the axis that is summed
+        wide = lift(t.expand(shape), ndim)
+        return c @ wide if on_left else wide @ c
 
-    return call.tape.linear(b, y, push, axis, pa, shared=True)
+    mixed = x.p.ndim == 1 or x.axis == x.p.ndim + summed
+    return call.tape.linear(x, y, push, None if mixed else axis, c, shared=True)
 
 
 structural("__rmatmul__")(_swap(matmul))
-
-
-def _wide(t: Tensor, p: Tensor, axis: int) -> Tensor:
-    """Tangents at full size along the axis that a matrix product sums over."""
-    shape = list(t.shape)
-    shape[axis] = p.shape[axis]
-    return t.expand(shape)
 
 
 @structural("addmm", "addmv", "baddbmm")

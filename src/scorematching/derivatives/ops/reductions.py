@@ -173,10 +173,10 @@ def norm(
 ) -> Any:
     """A Euclidean norm, or the sum of absolute values."""
     order = kwargs.pop("p", ord)
-    matrix = call.func is torch.linalg.norm and _is_matrix(x, dim) and order not in (None, "fro")
+    dims = axes_of(dim, x.ndim)
+    matrix = call.func is torch.linalg.norm and len(dims) == 2 and order not in (None, "fro")
     if matrix or any(v is not None for v in kwargs.values()) or x.is_complex():
         raise NoRule
-    dims = axes_of(dim, x.p.ndim)
     if order in (2, 2.0, None, "fro"):
         return torch.sqrt(torch.sum(torch.square(x), dims, keepdim=keepdim))
     if order == 1:
@@ -184,11 +184,6 @@ def norm(
     if isinstance(order, (int, float)) and 1 < order < float("inf"):
         return torch.sum(torch.abs(x) ** order, dims, keepdim=keepdim) ** (1 / order)
     raise NoRule
-
-
-def _is_matrix(x: Any, dim: Any) -> bool:
-    """Whether ``torch.linalg.norm`` takes a matrix norm."""
-    return x.ndim == 2 if dim is None else isinstance(dim, (tuple, list)) and len(dim) == 2
 
 
 @structural("linalg_matrix_norm")

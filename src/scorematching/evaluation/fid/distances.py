@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_count, check_points
+from scorematching._checks import check_batch, check_count, check_points, check_shape
 from scorematching._memory import Chunks, limited
 from scorematching.evaluation.estimate import Estimate
 
@@ -236,11 +236,8 @@ def _square_root(covariance: Tensor) -> Tensor:
 
 def _check_features(features: Any, name: str) -> None:
     check_points(features, name)
-    if features.ndim != 2:
-        raise ValueError(
-            f"{name} must be features of shape (N, D), got {tuple(features.shape)}; "
-            f"pass images through a network, or flatten them with {name}.flatten(1)"
-        )
+    advice = f"pass images through a network, or flatten them with {name}.flatten(1)"
+    check_shape(features, (None, None), f"{name} must be features of shape (N, D)", advice)
 
 
 def _check_rows(features: Any, batch: Tensor) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_batch, check_choice
+from scorematching._checks import check_batch, check_choice, check_shape
 from scorematching.datasets.files import DataFile, PathLike, find
 from scorematching.errors import DataNotFoundError
 
@@ -64,13 +64,16 @@ class Inception(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features of images ``(N, 3, H, W)``."""
         check_batch(images, "images")
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(
-                f"images must have shape (N, 3, H, W), got {tuple(images.shape)}; "
-                "repeat grey images with x.expand(-1, 3, -1, -1)"
-            )
+        advice = "repeat grey images with x.expand(-1, 3, -1, -1)"
+        check_shape(images, (None, 3, None, None), "images must have shape (N, 3, H, W)", advice)
         low, high = RANGES[self.value_range]
-        _check_range(images, low, high)
+        # Generated images may exceed the range a little; a large excess means another scale.
+        slack, least, greatest = 0.25 * (high - low), images.min().item(), images.max().item()
+        if not (low - slack <= least and greatest <= high + slack):
+            raise ValueError(
+                f"images must lie in {low:g}..{high:g}, got values from {least:.3g} to "
+                f"{greatest:.3g}; rescale them, or set value_range= when the network is loaded"
+            )
         pixels = (images.float() - low) * (255 / (high - low))
         features: Tensor = self.network((resize(pixels, SIZE) - 128) / 128)
         return features
@@ -199,14 +202,3 @@ def _unpack(data: bytes) -> nn.Module:
     for name, shape, weight, scale in parts:
         state[str(name)].copy_(weight.reshape(*shape.tolist()) * scale[:, None, None, None])
     return network
-
-
-def _check_range(images: Tensor, low: float, high: float) -> None:
-    # Generated images may exceed the range a little; a large excess means another scale.
-    slack = 0.25 * (high - low)
-    least, greatest = images.min().item(), images.max().item()
-    if not (low - slack <= least and greatest <= high + slack):
-        raise ValueError(
-            f"images must lie in {low:g}..{high:g}, got values from {least:.3g} to "
-            f"{greatest:.3g}; rescale them, or set value_range= when the network is loaded"
-        )

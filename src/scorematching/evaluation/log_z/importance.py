@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_type, is_number
+from scorematching._checks import check_count, check_shape, check_type, is_number
 from scorematching._memory import Chunks, joined, limited
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
@@ -48,11 +48,8 @@ class LogZEstimate:
         Raises:
             ValueError: a weight is NaN or plus infinity, or there are none.
         """
-        if log_weights.ndim != 1:
-            raise ValueError(
-                f"log_weights must have shape (n,), got {tuple(log_weights.shape)}; "
-                "pass one number per sample"
-            )
+        advice = "pass one number per sample"
+        check_shape(log_weights, (None,), "log_weights must have shape (n,)", advice)
         return LogZEstimate(*numbers(LogSums.of(log_weights)))
 
     def __str__(self) -> str:
