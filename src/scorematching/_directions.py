@@ -112,9 +112,21 @@ class Directions(Tensor):
                     v.parts = None
         return result
 
+    # Reading these from the tensor below avoids a call of the function above for each.
+    shape = property(lambda self: _read(Tensor.shape, self))
+    ndim = property(lambda self: _read(Tensor.ndim, self))
+    dtype = property(lambda self: _read(Tensor.dtype, self))
+    device = property(lambda self: _read(Tensor.device, self))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A copy without parts, an ordinary tensor."""
         return memo.setdefault(id(self), self.clone())
+
+
+def _read(attribute: Any, v: Tensor) -> Any:
+    """An attribute of an ordinary tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return attribute.__get__(v)
 
 
 def _directions_in(values: Iterable[Any]) -> Iterator[Directions]:
@@ -168,10 +180,11 @@ def for_reading(v: Tensor) -> Tensor:
     Directions made in inference mode are copied, since autograd refuses to save them.
     """
     parts = parts_of(v)
-    if v.is_inference():
-        with torch.inference_mode(False):
-            v = v.clone()
-            parts = parts and Parts(parts.total.clone(), parts.coordinates.clone())
+    with torch._C.DisableTorchFunctionSubclass():
+        if v.is_inference():
+            with torch.inference_mode(False):
+                v = v.clone()
+                parts = parts and Parts(parts.total.clone(), parts.coordinates.clone())
     return v if parts is None else Directions.of(v, parts, read_only=True)
 
 
@@ -196,6 +209,6 @@ def reshape(v: Tensor, shape: Sequence[int]) -> Tensor:
 def linear(v: Tensor, weight: Tensor) -> Tensor:
     """``F.linear(v, weight)``, by parts where they are known and it is faster."""
     parts = parts_of(v)
-    if parts is None or v.ndim != 3 or v.numel() * len(weight) < MIN_PRODUCTS:
+    if parts is None or v.ndim != 3 or v.shape.numel() * len(weight) < MIN_PRODUCTS:
         return F.linear(v, weight)
     return parts.through(weight)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import (
+    check_batch,
     check_choice,
     check_directions,
     check_log_density,
@@ -92,7 +93,7 @@ class Field(ABC):
         Returns:
             score ``(N, *F, *event)`` and curvature ``(N, *F)``.
         """
-        check_points(x)
+        check_batch(x)  # `answer` checks that x is finite
         return answer(self, partial(self._curvature, v=directions(v, x)), x)
 
     def score_and_divergence(
