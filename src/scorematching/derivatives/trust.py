@@ -114,6 +114,8 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
             return
         _value(model, x)  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
+        if findings.smoothness.cut:
+            _few(model, x, findings)  # raises where the points of a batch are coupled
     smoothness.require(findings.smoothness, order, what, model.kind)
 
 

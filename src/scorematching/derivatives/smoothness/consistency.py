@@ -30,12 +30,15 @@ SHORT_OTHERWISE = 0.1
 def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     """Whether values change along most lines by more or less than their derivatives say.
 
+    A model whose first derivative is zero everywhere is left to the routes: they know whether its
+    graph misses the points.
+
     Args:
         lines: the lines, L of them.
         levels: values and derivatives at their nodes, as `Lines.levels` returns them.
         scales: variation along each line at each level, ``(levels, L)``.
     """
-    if unexplained(levels, scales, 1.0) < MISMATCH:
+    if not levels[1].any() or unexplained(levels, scales, 1.0) < MISMATCH:
         return False
     width = SHORT.get(lines.start.dtype, SHORT_OTHERWISE)
     t = 0.5 + width * (quadrature()[0] - 0.5)
