@@ -98,6 +98,15 @@ def test_single_precision(is_cut: bool) -> None:
     assert found.cut is is_cut
 
 
+def test_objectives_without_that_derivative_do_not_mind() -> None:
+    """Differences need values alone, and denoising the score that a network returns."""
+    assert bool(sm.FiniteDifferenceSSM()(CUT["factor"], X).isfinite().all())
+    network = sm.VectorField(lambda x: torch.tanh(x) * torch.sigmoid(x).detach() - x)
+    assert bool(sm.DenoisingScoreMatching(0.1)(network, X).isfinite().all())
+    with pytest.raises(sm.WrongDerivativeError, match="cut from the graph"):
+        sm.SlicedScoreMatchingVR()(network, X)
+
+
 def test_the_check_can_be_switched_off() -> None:
     field = sm.LogDensityField(CUT["factor"], check_smoothness=False)
     assert bool(sm.SlicedScoreMatchingVR()(field, X).isfinite().all())

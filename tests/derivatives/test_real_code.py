@@ -510,7 +510,10 @@ def test_equilibrium_models() -> None:
 
     for model in (one_step, unrolled):
         field = LogDensityField(model, check_smoothness=False)
-        assert_same_as(field, model, inner, x)
+        reverse = LogDensityField(model, check_smoothness=False, route="reverse")
+        assert_same_as(field, reverse, inner, x)
+    with pytest.raises(WrongDerivativeError, match="cut from the graph"):
+        VR(one_step, x)
 
 
 # ------------------------------------------------------------------------------- randomness

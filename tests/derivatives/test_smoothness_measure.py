@@ -239,9 +239,26 @@ def test_softplus_that_is_hardly_different_from_relu(beta: float) -> None:
     found = measure(model, normal(32, 3), "log-density")
     assert (found.order, found.close_call) == {
         1e4: (1, False),
-        1e7: (1, True),
+        1e7: (-1, True),
         1e10: (-1, False),
     }[beta]
+
+
+@pytest.mark.parametrize(("eps", "order"), [(1e-4, 1), (1e-6, 1), (1e-10, -1), (1e-12, -1)])
+def test_a_bend_that_no_point_falls_into(eps: float, order: int) -> None:
+    """The mean over points misses its curvature, as it misses that of ``|z|``."""
+    model = lambda x: -torch.sqrt(x.square() + eps).sum(-1)  # noqa: E731
+    assert measure(model, normal(64, 2), "log-density").order == order
+    norm = lambda x: -torch.sqrt(x.square().sum(-1) + eps)  # noqa: E731  (bends at one point)
+    assert measure(norm, normal(64, 3), "log-density").order == 1
+
+
+def test_poles_far_from_few_points() -> None:
+    """Lines that lead away from few points may meet poles, where no data are."""
+    far = lambda x: (1 / (x - 6)).sum(-1) - x.square().sum(-1)  # noqa: E731
+    assert measure(far, normal(6, 3), "log-density").order == 1
+    between = lambda x: (1 / x).sum(-1) - x.square().sum(-1)  # noqa: E731
+    assert measure(between, normal(64, 1), "log-density").order < 1
 
 
 # Suspects.

@@ -33,7 +33,7 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density, or a vector field itself; refused where it jumps."""
     s = _differentiable_score(model, x) if model.is_log_density else model.evaluate(x)
     if training:
-        require_smooth(model, x, order=0, what="score")
+        require_smooth(model, x, order=0, what="score", differentiates=model.is_log_density)
     return s
 
 

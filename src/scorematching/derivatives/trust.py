@@ -100,11 +100,14 @@ def _take_double_backward(findings: Findings, question: Question, reason: str) -
 # -------------------------------------------------------------------------------- checks
 
 
-def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
+def require_smooth(
+    model: Model, x: Tensor, order: int, what: str, differentiates: bool = True
+) -> None:
     """Refuse a model whose score is not C^order near the points; measured once and remembered.
 
     Raises:
         SmoothnessError: with the operation at fault, where it is known.
+        WrongDerivativeError: if it is differentiated although part of it is cut from the graph.
     """
     if not model.check_smoothness:
         return
@@ -117,6 +120,8 @@ def require_smooth(model: Model, x: Tensor, order: int, what: str) -> None:
         if findings.smoothness.cut:
             _few(model, x, findings)  # raises where the points of a batch are coupled
     smoothness.require(findings.smoothness, order, what, model.kind)
+    if differentiates:
+        smoothness.require_whole(findings.smoothness, model.kind)
 
 
 def _measures_again(findings: Findings) -> bool:

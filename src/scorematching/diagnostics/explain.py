@@ -13,7 +13,7 @@ from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.ops.registry import kink_of
 from scorematching.derivatives.trust import require_smooth
 from scorematching.diagnostics.table import Table
-from scorematching.errors import PerformanceWarning, SmoothnessError
+from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
 from scorematching.fields import as_field
 from scorematching.objectives import Objective
 
@@ -54,7 +54,7 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
             objective(unchecked, x, torch.Generator(x.device))
         try:
             require_smooth(field.model, x, order=1, what="curvature")
-        except SmoothnessError as error:
+        except (SmoothnessError, WrongDerivativeError) as error:
             refusal = str(error)
     findings = field.model.findings
     table = Table(

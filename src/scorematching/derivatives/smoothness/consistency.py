@@ -1,9 +1,10 @@
 """Whether derivatives are those of the values: part of a model may be cut from the graph.
 
-By the fundamental theorem of calculus the log-density changes along a line by the integral of its
-slope, and the score by the integral of its derivative. Where a value went through ``detach``,
-``no_grad`` or numpy they do not, however short the line. Every route of automatic differentiation
-makes the same cut, so comparing routes does not show it.
+By the fundamental theorem of calculus a log-density, or the score that a network returns, changes
+along a line by the integral of its derivative. Where a value went through ``detach``, ``no_grad``
+or numpy it does not, however short the line. Every route of automatic differentiation makes the
+same cut, so comparing routes does not show it. (Scores of log-densities whose own derivative is
+missing are compared with differences, see `verification`.)
 """
 
 from __future__ import annotations
@@ -47,13 +48,12 @@ def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
 
 
 def unexplained(levels: Tensor, scales: Tensor, width: float) -> float:
-    """The share of the changes over a part of each line that integrals do not explain.
+    """The share of the change over a part of the median line that the integral does not explain.
 
-    The largest of any two levels one after the other, of the median line. Changes count as a tenth
-    of an even share of the variation along the line at least.
+    Changes count as a tenth of an even share of the variation along the line at least.
     """
-    change, slope = levels[:-1].diff(dim=1), width * levels[1:]
-    error = (change - quadrature()[1] @ slope).sum(1).abs()
-    size = change.abs().sum(1) + slope.abs().mean(1)
-    share = error / torch.maximum(size, 0.1 * width * scales[:-1])
-    return float(share.nan_to_num(0.0).median(-1).values.max())
+    change, slope = levels[0].diff(dim=0), width * levels[1]
+    error = (change - quadrature()[1] @ slope).sum(0).abs()
+    size = change.abs().sum(0) + slope.abs().mean(0)
+    share = error / torch.maximum(size, 0.1 * width * scales[0])
+    return float(share.nan_to_num(0.0).median())

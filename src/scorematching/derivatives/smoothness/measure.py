@@ -41,6 +41,19 @@ scales are clipped by ``a / (1 + |a| / c)``, whose jumps are up to 0.03. The jum
 ELU, CELU, SELU, softsign or squared ReLU units were 0.05 to 1.4 at widths from 8 to 512.
 """
 
+POLE = 2.0
+"""A change by more than this many times the variation is no jump, but leads to infinity.
+
+That matters between the points, and not on lines that lead away from them.
+"""
+
+NEARLY = 0.01
+"""A change by this share of the variation, within `search.NARROW` of a line, counts as a jump.
+
+The root of ``z^2 + 1e-10`` is smooth, but no point of a data set falls into its bend: without that
+curvature the mean loss is as wrong as that of ``|z|``.
+"""
+
 ACTIVATIONS = ("elu", "celu", "selu", "relu", "softsign", "hardtanh", "hardswish", "hardsigmoid")
 """Activation functions with kinks: their jumps count however small they are."""
 
@@ -126,9 +139,10 @@ def measure(
         return _measure(plain, generator)
 
 
-def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
+def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> Measurement:
+    """The measurement; lines that lead away from few points may do so with ``outward`` only."""
     accuracy = Accuracy.of(probe.x.dtype)
-    lines, flips = draw_lines(probe, generator)
+    lines, flips = draw_lines(probe, generator, outward)
     levels = lines.levels(quadrature()[0][:, None].expand(-1, len(lines)))
     finite = levels.isfinite().flatten(0, 1).all(0)
     skipped = int((~finite).sum())
@@ -139,11 +153,16 @@ def _measure(probe: Probe, generator: torch.Generator) -> Measurement:
     verdict = _decide(lines, bisect(lines, flips, accuracy), scales, accuracy)
     defect = 0.0
     if verdict.order > -1:
-        intervals, defect, sharp = subdivide(lines, levels, scales[-2], accuracy)
+        intervals, narrow, defect, sharp = subdivide(lines, levels, scales[-2], accuracy)
         second = _decide(lines, intervals, scales, accuracy)
         close = verdict.close_call or second.close_call
         verdict = min(verdict, second, key=lambda v: v.order)
+        third = _decide(lines, narrow, scales, replace(accuracy, jump=NEARLY))
+        if third.order < min(verdict.order, 0):
+            close, verdict = True, third
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
+    if outward and verdict.size > POLE:
+        return _measure(probe, generator, outward=False)
     found, suspects = verdict.order < 1, _suspects(lines, verdict)
     if verdict.order == 0 and verdict.size < WEAK and not _has_activation(suspects):
         verdict = replace(verdict, order=1, close_call=True)

@@ -21,8 +21,8 @@ from scorematching.errors import SmoothnessError, WrongDerivativeError
 SMOOTH_ACTIVATIONS = "use softplus, SiLU, GELU or tanh there"
 ADVICE = (
     ("relu elu celu selu hardswish hardtanh hardsigmoid softsign threshold", SMOOTH_ACTIVATIONS),
-    ("abs norm l1_loss", "use sqrt(z^2 + eps) there"),
-    ("sqrt pow", "add a positive constant under the root"),
+    ("abs norm l1_loss", "use sqrt(z^2 + eps) there, with a bend that many points fall into"),
+    ("sqrt pow", "add a positive constant under the root, so that many points fall into its bend"),
     ("max min sort topk median quantile cummax kthvalue", "use logsumexp there"),
     ("clamp clip", "use a smooth bound such as softplus or tanh there"),
     ("where gt ge lt le masked_fill", "join the branches with equal derivatives there"),
@@ -34,26 +34,14 @@ ADVICE = (
 
 
 def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
-    """Raise an error where a score is less smooth than C^order, or is not a derivative.
+    """Raise `SmoothnessError` where a score is less smooth than C^order.
 
     Args:
         measurement: how smooth it is.
         order: 0 where the score must be continuous, 1 where its derivative must be as well.
         what: the answer that needs it, "curvature", say.
         kind: "log-density" or "vector field".
-
-    Raises:
-        SmoothnessError: with the operation at fault, where it is known.
-        WrongDerivativeError: if part of the model is cut from the graph.
     """
-    if measurement.cut:
-        raise WrongDerivativeError(
-            f"the derivatives of this {kind} must be those of its values, got values that change "
-            "along lines between the points by more or less: part of the model is cut from the "
-            "graph (detach, .data, no_grad, numpy, a custom backward pass); compute it by torch's "
-            "operations with gradients on, or switch this check off with "
-            "LogDensityField(model, check_smoothness=False) or the same of VectorField"
-        )
     if measurement.order >= order:
         return
     wanted = "continuous" if order == 0 else "continuously differentiable"
@@ -63,6 +51,19 @@ def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
         f"{_advice(measurement)}, or switch this check off with LogDensityField(model, "
         "check_smoothness=False) or the same of VectorField"
     )
+
+
+def require_whole(measurement: Measurement, kind: str) -> None:
+    """Raise `WrongDerivativeError` where part of a model is cut from the graph."""
+    if measurement.cut:
+        raise WrongDerivativeError(
+            f"the derivatives of this {kind} must be those of its values, got values that change "
+            "along lines between the points by more or less: part of the model is cut from the "
+            "graph (detach, .data, no_grad, numpy, a custom backward pass); compute it by torch's "
+            "operations with gradients on, use FiniteDifferenceSSM, which needs no derivatives, or "
+            "switch this check off with LogDensityField(model, check_smoothness=False) or the same "
+            "of VectorField"
+        )
 
 
 def _advice(measurement: Measurement) -> str:

@@ -32,6 +32,9 @@ LENGTH = 0.5
 SHARP = 1e-5
 """Width, as a part of a line, below which a bend is hardly different from a jump."""
 
+NARROW = 1e-4
+"""Width of a bend, as a part of a line, that points of a data set hardly ever fall into."""
+
 FEW_POINTS = 32
 """Below this number of points, lines in random directions join those from point to point."""
 
@@ -140,11 +143,18 @@ class Intervals:
     def __getitem__(self, index: Tensor) -> Intervals:
         return Intervals(*(getattr(self, f.name)[index] for f in fields(self)))
 
+    def and_also(self, more: Intervals) -> Intervals:
+        """These intervals and others."""
+        pairs = [[getattr(each, f.name) for each in (self, more)] for f in fields(self)]
+        return Intervals(*map(torch.cat, pairs))
+
 
 # Lines.
 
 
-def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
+def draw_lines(
+    probe: Probe, generator: torch.Generator, outward: bool = True
+) -> tuple[Lines, Flips]:
     """Lines to evaluate; if possible half of them with differing masks, of all operations alike.
 
     There are about half as many as points, within bounds, so that eight points on each cost less
@@ -153,7 +163,8 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
     x, n = probe.x, len(probe.x)
     count = max(4 * n, min(512, max(64, 65536 // dimension(x)))) // NODES
     count = min(count, 128) if probe.takes_any_rows else math.ceil(min(count, 16) / n) * n
-    candidates, masks = _lines_and_masks(probe, max(count, min(4 * count, 256)), generator)
+    most = max(count, min(4 * count, 256))
+    candidates, masks = _lines_and_masks(probe, most, generator, outward)
     flips = torch.stack([(m[0] != m[1]).sum(1) for m in masks]) if masks else torch.zeros(1, 0)
     chosen = _take_turns(flips, count // 2)
     rest = [i for i in range(len(candidates)) if i not in chosen][: count - len(chosen)]
@@ -164,7 +175,7 @@ def draw_lines(probe: Probe, generator: torch.Generator) -> tuple[Lines, Flips]:
 
 
 def _lines_and_masks(
-    probe: Probe, count: int, generator: torch.Generator
+    probe: Probe, count: int, generator: torch.Generator, outward: bool
 ) -> tuple[Lines, list[Tensor]]:
     """Lines with the masks at both ends.
 
@@ -172,7 +183,7 @@ def _lines_and_masks(
     model refuses points out there (outside its support, say), they stay between the points.
     """
     ends = torch.tensor([[0.0], [1.0]]).expand(2, count)
-    if len(probe.x) < FEW_POINTS:
+    if outward and len(probe.x) < FEW_POINTS:
         with suppress(Exception):
             lines = _candidates(probe, count, generator, outward=True)
             return lines, lines.masks(ends)
@@ -264,7 +275,7 @@ def _signatures(nodes: Tensor, weights: Tensor) -> Tensor:
 
 def subdivide(
     lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy
-) -> tuple[Intervals, float, bool]:
+) -> tuple[Intervals, Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
     Args:
@@ -274,28 +285,30 @@ def subdivide(
         accuracy: the thresholds.
 
     Returns:
-        The intervals, the largest relative error on the other lines, and whether one of them is
-        like a jump down to a width of `SHARP`.
+        The intervals, those that were not resolved at a width of `NARROW`, the largest relative
+        error on the other lines, and whether one of them is like a jump down to a width of `SHARP`.
     """
     nodes, weights = quadrature()
     signatures = _signatures(nodes, weights)
     error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
-    worst, sharp, most = 0.0, False, len(lines) // 2
+    worst, sharp, most, narrow = 0.0, False, len(lines) // 2, intervals[ratio < 0]
     while True:
         bad = ratio > accuracy.resolved
         worst = max([worst, *ratio[~bad].tolist()])
         keep = ratio.argsort(descending=True)[: min(max(8, most), int(bad.sum()))]
         intervals = intervals[keep]
         if not len(keep) or intervals.width.max() < accuracy.width:
-            return intervals, worst, sharp
+            return intervals, narrow, worst, sharp
         gap = torch.einsum("jki,kl->jil", signatures, error[:, keep]).square().sum(1).argmax(0)
         low, width = (
             intervals.low + nodes[gap] * intervals.width,
             nodes.diff()[gap] * intervals.width,
         )
+        crossed = (width < NARROW) & (intervals.width >= NARROW)
         intervals = replace(intervals, low=low, width=width)
+        narrow = narrow.and_also(intervals[crossed])
         levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), most // 2
         least = 0.1 * width * scale[intervals.line]
         error, ratio = _defects(levels, weights, width, least, accuracy)
