@@ -261,6 +261,17 @@ def test_poles_far_from_few_points() -> None:
     assert measure(between, normal(64, 1), "log-density").order < 1
 
 
+def test_few_points_of_a_model_with_a_support() -> None:
+    """Lines that leave the support, which the model refuses, are replaced by others."""
+
+    def model(x: Tensor) -> Tensor:
+        if bool((x.abs() > 3).any()):
+            raise ValueError("outside the support")
+        return torch.log(4 - x).sum(-1)
+
+    assert measure(model, normal(4, 2).clamp(-1, 1), "log-density").order == 1
+
+
 # Suspects.
 
 

@@ -513,6 +513,20 @@ def _with_half_gradient(score: Tensor, curvature: Tensor) -> tuple[Tensor, Tenso
     return score.lerp(score.detach(), 0.5), curvature.lerp(curvature.detach(), 0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_parameter_that_hardly_matters(dtype: torch.dtype) -> None:
+    """Differences show rounding only, by every step, which says nothing about the gradient."""
+    scale = torch.nn.Parameter(torch.ones(1, dtype=dtype))
+    x = torch.linspace(-1, 1, 8, dtype=dtype).reshape(4, 2)
+
+    def answer(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        height = 1 + 0.1 * torch.finfo(dtype).eps * scale
+        return -height * x, -height * v.square().sum((0, 2))
+
+    v = torch.ones(1, 4, 2, dtype=dtype)
+    assert verification.check_gradient(answer, x, v).agree
+
+
 def test_later_checks_take_the_answer_itself(net: Net) -> None:
     rows = []
 

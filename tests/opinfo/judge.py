@@ -31,7 +31,7 @@ from tests.zoo.truth import Truth, measure
 
 ONCE = "torch differentiates it once only"
 NO_SAMPLE = "no smooth sample"
-SECONDS = 30
+SECONDS = 60
 MAX_DOUBT = 1e-6
 BAD = (WRONG, CRASHED, REFUSED_WRONGLY)
 

@@ -143,7 +143,12 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
     """The measurement; lines that lead away from few points may do so with ``outward`` only."""
     accuracy = Accuracy.of(probe.x.dtype)
     lines, flips = draw_lines(probe, generator, outward)
-    levels = lines.levels(quadrature()[0][:, None].expand(-1, len(lines)))
+    try:
+        levels = lines.levels(quadrature()[0][:, None].expand(-1, len(lines)))
+    except Exception:  # the model may refuse points outside its support
+        if not outward:
+            raise
+        return _measure(probe, generator, outward=False)
     finite = levels.isfinite().flatten(0, 1).all(0)
     skipped = int((~finite).sum())
     if not finite.any():
