@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import scorematching as sm
 from scorematching.derivatives.smoothness import measure
@@ -124,6 +125,18 @@ def test_check_model_refuses_it() -> None:
     check = sm.check_model(Cut(), X, sm.SlicedScoreMatchingVR(), show=False)
     assert not check.passed
     assert "cut from the graph" in str(check)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_checkpoints_are_whole(dtype: torch.dtype) -> None:
+    """Layers that are run again during the backward pass have the derivatives of the first run."""
+    weight = nn.Parameter(weights(DIM).to(dtype))
+
+    def density(x: Tensor) -> Tensor:
+        return checkpoint(lambda z: torch.sin(z * weight), x, use_reentrant=False).sum(1)
+
+    found = measure(density, X.to(dtype), "log-density")
+    assert (found.order, found.cut) == (1, False)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -60,7 +60,7 @@ class Way:
         traced: whether it must be traced, must not be, or (None) may be either.
         curved_after: whether a curved function follows. Where one does, an error in the batch axis
             of the operation can go unnoticed, because the axis is not known there.
-        kinked: whether it is not smooth, so that the smoothness check is switched off.
+        kinked: whether it is not smooth, or cut from the graph, so that the check is switched off.
         written_out: the same function where torch's own derivatives of it are wrong or missing.
         tolerance: of answers and gradients; larger where the operation changes precision.
     """

@@ -95,9 +95,9 @@ def precision_inside(z: Any, p: Any) -> Any:
 
 HABITS = [
     Way("custom function", lambda z, p: Cube.apply(z * p(3)), traced=False),
-    Way("no_grad inside", without_gradient),
-    Way("detach inside", lambda z, p: z * torch.sin(z.detach() * p(3))),
-    Way("data inside", lambda z, p: z * torch.sin(z.data * p(3))),
+    Way("no_grad inside", without_gradient, kinked=True),
+    Way("detach inside", lambda z, p: z * torch.sin(z.detach() * p(3)), kinked=True),
+    Way("data inside", lambda z, p: z * torch.sin(z.data * p(3)), kinked=True),
     Way("branch on a value", branch),
     Way("tensors only", only_tensors),
     Way(

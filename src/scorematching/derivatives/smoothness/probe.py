@@ -209,7 +209,8 @@ class _Calls(TorchFunctionMode):
 
     With `double`, calls are made in double precision: every tensor, every dtype argument and every
     result is widened, so that a model with float32 parameters runs on float64 points without
-    being copied or changed. Parameters are detached too: only derivatives in x are taken.
+    being copied or changed. Parameters are not detached: torch.utils.checkpoint, which runs layers
+    again outside of this mode, would take one saved tensor for another.
     """
 
     def __init__(self, double: bool) -> None:
@@ -272,7 +273,7 @@ class _Calls(TorchFunctionMode):
 
     def _parameter(self, value: Tensor) -> Tensor:
         if id(value) not in self.parameters:  # the first of the pair keeps the id from being reused
-            self.parameters[id(value)] = value, value.detach().to(_wider(value.dtype))
+            self.parameters[id(value)] = value, value.to(_wider(value.dtype))
         return self.parameters[id(value)][1]
 
 
