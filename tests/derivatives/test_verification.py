@@ -498,16 +498,20 @@ def test_gradients_that_oscillate_in_the_parameters(dtype: torch.dtype, factor: 
     noise = torch.randn((1,), generator=torch.Generator().manual_seed(0), dtype=dtype).abs()
     rate = 2 * math.pi * factor / (steps[dtype] * float(noise))
     scale = torch.nn.Parameter(torch.ones(1, dtype=dtype))
-    x = torch.linspace(-1, 1, 8, dtype=dtype).reshape(4, 2)
-
-    def answer(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        height = 1 + 0.1 * torch.sin(rate * (scale - 1))
-        return -height * x, -height * v.square().sum((0, 2))
-
-    v = torch.ones(1, 4, 2, dtype=dtype)
+    answer = _gaussian(lambda: 1 + 0.1 * torch.sin(rate * (scale - 1)))
+    x, v = _points_and_ones(dtype)
     assert verification.check_gradient(answer, x, v).agree
     wrong = verification.check_gradient(lambda x, v: _with_half_gradient(*answer(x, v)), x, v)
     assert wrong.conclusive and not wrong.agree
+
+
+def _gaussian(precision: Callable[[], Tensor]) -> verification.Answer:
+    """Score and curvature of a Gaussian."""
+    return lambda x, v: (-precision() * x, -precision() * v.square().sum((0, 2)))
+
+
+def _points_and_ones(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return torch.linspace(-1, 1, 8, dtype=dtype).reshape(4, 2), torch.ones(1, 4, 2, dtype=dtype)
 
 
 def _with_half_gradient(score: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
@@ -518,14 +522,8 @@ def _with_half_gradient(score: Tensor, curvature: Tensor) -> tuple[Tensor, Tenso
 def test_a_parameter_that_hardly_matters(dtype: torch.dtype) -> None:
     """Differences show rounding only, by every step, which says nothing about the gradient."""
     scale = torch.nn.Parameter(torch.ones(1, dtype=dtype))
-    x = torch.linspace(-1, 1, 8, dtype=dtype).reshape(4, 2)
-
-    def answer(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        height = 1 + 0.1 * torch.finfo(dtype).eps * scale
-        return -height * x, -height * v.square().sum((0, 2))
-
-    v = torch.ones(1, 4, 2, dtype=dtype)
-    assert verification.check_gradient(answer, x, v).agree
+    answer = _gaussian(lambda: 1 + 0.1 * torch.finfo(dtype).eps * scale)
+    assert verification.check_gradient(answer, *_points_and_ones(dtype)).agree
 
 
 def test_later_checks_take_the_answer_itself(net: Net) -> None:

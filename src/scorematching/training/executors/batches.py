@@ -1,8 +1,8 @@
 """Gradients of equal layers by one batched product.
 
-The gradient of a weight is a product that no other part of a step reads. The few rows of a batch
-do not fill a GPU with it. So products of equal shapes whose results are only returned become one
-batched product.
+The gradient of a weight is a product that no other part of a step reads. With the few rows of a
+batch it is too small to fill a GPU. So products of equal shapes whose results are only returned
+become one batched product.
 """
 
 from __future__ import annotations
