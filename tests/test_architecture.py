@@ -324,6 +324,7 @@ def state():
 before, settings = set(sys.modules), state()
 import scorematching
 assert state() == settings, "importing the package changed a global setting"
+assert "torch._dynamo" not in sys.modules, "importing the package imported torch's compiler"
 print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
 """
 

@@ -209,6 +209,9 @@ def reshape(v: Tensor, shape: Sequence[int]) -> Tensor:
 def linear(v: Tensor, weight: Tensor) -> Tensor:
     """``F.linear(v, weight)``, by parts where they are known and it is faster."""
     parts = parts_of(v)
-    if parts is None or v.ndim != 3 or v.shape.numel() * len(weight) < MIN_PRODUCTS:
+    if parts is None:
         return F.linear(v, weight)
-    return parts.through(weight)
+    if v.ndim == 3 and v.shape.numel() * len(weight) >= MIN_PRODUCTS:
+        return parts.through(weight)
+    with torch._C.DisableTorchFunctionSubclass():  # it leaves the parts as they are
+        return F.linear(v, weight)

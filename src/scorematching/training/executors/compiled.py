@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx import GraphModule
@@ -132,8 +131,9 @@ def _compiler_options() -> dict[str, Any]:
 
     One of its analyses (of torch 2.11) ends with an error on matrices that are stacked.
     """
-    options = {"triton.coalesce_tiling_analysis": False}
-    known = torch._inductor.list_options()
+    from torch._inductor import list_options  # takes a second
+
+    options, known = {"triton.coalesce_tiling_analysis": False}, list_options()
     return {name: value for name, value in options.items() if name in known}
 
 
