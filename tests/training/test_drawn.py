@@ -325,6 +325,37 @@ def test_noise_does_not_depend_on_the_number_of_parts(kind: str) -> None:
         assert torch.allclose(ends[0], ends[1], rtol=0, atol=IDENTITY) is same
 
 
+class Bare(nn.Module):
+    """A model with losses that draw while they run, and no other method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = make("implicit")
+        self.encoder, self.decoder = inner.encoder, inner.decoder
+        self.score_network = inner.score_network
+        self.inner = (inner,)
+
+    def loss(self, x: Tensor, generator: Any = None) -> Tensor:
+        return of_rest(self.inner[0], x, generator)
+
+    def score_loss(self, x: Tensor, objective: Any, generator: Any = None) -> Tensor:
+        return of_score(objective, self.inner[0], x, generator)
+
+
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_models_that_draw_while_they_run(accumulate: int) -> None:
+    """They have the digits of plain functions, in parts too, and are not compiled."""
+    config, ends = TrainConfig(steps=3, batch_size=8, accumulate=accumulate), []
+    model = make("implicit")
+    for trained, loss in ((Bare(), score_first(SPLIT)), (model, losses("implicit")[1])):
+        options: Any = {"generator": seeded(2), "executor": ("compiled", "eager")}
+        assert train(trained, loss, points(), config, **options).executor == "eager"
+        parts = (trained.encoder, trained.decoder, trained.score_network)
+        ends.append(torch.cat([parameters(part) for part in parts]))
+    assert torch.equal(*ends)
+
+
 def test_shares_are_rows() -> None:
     model, x, rows = make("implicit"), points(), slice(1, None, 4)
     loss = ScoreLoss(SPLIT)

@@ -46,6 +46,8 @@ class DrawnLoss(ABC):
     def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
         """The noise of one evaluation: a tensor, or a tuple of tensors and of such tuples.
 
+        None says that the loss draws while it runs, from the generator it is called with.
+
         Args:
             model: the model; its sizes may be used, but not its weights.
             batch: the points.
@@ -75,7 +77,8 @@ class DrawnLoss(ABC):
 class ModelLoss(DrawnLoss):
     """The loss that a model has itself, such as `VAE`, `ImplicitVAE` and `WAE`.
 
-    ``model.loss(x, noise=noise)`` with ``noise = model.draw_noise(x, generator)``.
+    ``model.loss(x, noise=noise)`` with ``noise = model.draw_noise(x, generator)``. A model without
+    `draw_noise` draws while it runs, in ``model.loss(x, generator=generator)``.
 
     Example:
         >>> from scorematching.models import VAE, BernoulliPixels
@@ -92,8 +95,8 @@ class ModelLoss(DrawnLoss):
         return losses
 
     def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
-        """The noise of the encoder."""
-        return model.draw_noise(batch, generator)
+        """The noise of the encoder; None where the model cannot draw it first."""
+        return model.draw_noise(batch, generator) if hasattr(model, "draw_noise") else None
 
     def loss(self, model: Any, batch: Any, noise: Any) -> Tensor:
         """The loss of every point, ``(N,)``, for this noise."""
@@ -106,7 +109,7 @@ class ScoreLoss(DrawnLoss):
     """The loss of the score network of an `ImplicitVAE` or `WAE`.
 
     ``model.score_loss(x, objective, noise=noise)``, where the noise is that of the encoder and
-    that of the objective.
+    that of the objective. A model without `draw_score_noise` draws while it runs.
 
     Args:
         objective: for the score network.
@@ -125,7 +128,9 @@ class ScoreLoss(DrawnLoss):
         return losses
 
     def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
-        """The noise of the encoder and that of the objective."""
+        """The noise of encoder and objective; None where the model cannot draw it first."""
+        if not hasattr(model, "draw_score_noise"):
+            return None
         return model.draw_score_noise(batch, self.objective, generator)
 
     def loss(self, model: Any, batch: Any, noise: Any) -> Tensor:

@@ -82,8 +82,9 @@ class LossModule(nn.Module):
 
     def draws_while_running(self, noise: Any, phase: int = -1) -> bool:
         """Whether the loss draws random numbers that are not in ``noise``, from `draw`."""
-        drawn = isinstance(self._losses[phase], DrawnLoss)
-        return not drawn or any(isinstance(part, SignTape) for part in tree_leaves(noise))
+        if noise is None:
+            return not isinstance(self._losses[phase], ObjectiveLoss)
+        return any(isinstance(part, SignTape) for part in tree_leaves(noise))
 
     def forward(
         self,
