@@ -69,7 +69,7 @@ class Settings:
     stage: int = 10_000  # iterations between evaluations and checkpoints (release)
     max_seconds: float | None = None  # of training: stop after the stage that still fits
     precision: str = "float32"  # or "bf16"
-    capture: bool | None = None  # steps as CUDA graphs; None where that is possible
+    capture: bool | None = None  # steps as CUDA graphs; None compiles them too, where possible
 
 
 # Ways to train.
