@@ -7,12 +7,14 @@ smaller rate that falls to zero, clipped gradients and averaged weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from reproduction.experiment import Experiment, Job, Metrics
 from reproduction.images import digits, uniform_noise
@@ -46,6 +48,7 @@ class Config:
     balanced: bool = False  # directions orthogonal across a batch (ours)
     projections: int = 1  # directions of each point, for sliced objectives
     precision: str = "float32"  # or "bf16"
+    pixels: str = "clipped"  # as released; "dequantised" as in EBFlow (ours)
     valid_points: int = 1000  # on which exact losses choose the weights (ours: theirs are 128)
     validate_every: int = 2  # epochs (ours: theirs is every 100 steps)
     test_points: int = 10_000
@@ -93,6 +96,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         for name, row in {**ROWS, "DSM tuned": {"objective": "DSM", "sigma": 0.2}}.items()
         if name != "SM"
     },
+    **{
+        f"dequantised/{name}": {**STABLE, "pixels": "dequantised", "objective": name}
+        for name in ("MLE", "SSM-VR", "DSM")
+    },
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
@@ -127,10 +134,11 @@ def run(config: Config, job: Job) -> Metrics:
         Exact score-matching loss and log-likelihood in logit space on test points, with standard
         errors over the points; time; and what happened on the way.
     """
-    parts = load(config, job)
+    check_choice(config.pixels, "pixels", TRANSFORMS, '"clipped" is as released')
+    parts, transform = load(config, job), TRANSFORMS[config.pixels]
     prepare = job.generator(1)
-    valid = dequantise(parts.valid[: config.valid_points], prepare)
-    test = dequantise(parts.test[: config.test_points], prepare)
+    valid = transform(parts.valid[: config.valid_points], prepare)
+    test = transform(parts.test[: config.test_points], prepare)
     flow = make_flow(config, parts.train.shape[1], job).to(job.device)
     settings = _train_config(config, len(parts.train) // config.batch_size)
     folder = job.folder / "training"
@@ -142,7 +150,7 @@ def run(config: Config, job: Job) -> Metrics:
             parts.train,
             settings,
             validation=lambda model: score_matching_losses(model, valid).mean().item(),
-            transform=dequantise,
+            transform=transform,
             generator=job.generator(3),
             folder=folder,
             resume=True,
@@ -152,6 +160,7 @@ def run(config: Config, job: Job) -> Metrics:
         diverged = error.step  # the flow has the weights of the best validation
     return {
         **_measure(flow, test),
+        "test_nll": _pixel_nll(flow, test) if config.pixels == "dequantised" else None,
         "valid_sm": score_matching_losses(flow, valid).mean().item(),
         **_history(folder, settings),
         "diverged_at_step": diverged,
@@ -195,6 +204,32 @@ def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """
     u = torch.rand(pixels.shape, generator=generator, device=pixels.device)
     return (pixels + (2 * u - 1) / 512).clamp(1e-3, 1 - 1e-3).logit()
+
+
+MARGIN = 1e-6
+"""What keeps dequantised pixels away from zero and one."""
+
+
+def dequantise_levels(pixels: Tensor, generator: torch.Generator) -> Tensor:
+    """Grey levels plus uniform noise in [0, 1), scaled to (0, 1), in logit space.
+
+    As in EBFlow (Chao et al. 2023): nothing is clipped, so that no value has a probability.
+    """
+    u = torch.rand(pixels.shape, generator=generator, device=pixels.device)
+    level = (255 * pixels).round() + u
+    return (MARGIN + (1 - 2 * MARGIN) * level / 256).logit()
+
+
+TRANSFORMS = {"clipped": dequantise, "dequantised": dequantise_levels}
+
+
+@torch.no_grad()
+def _pixel_nll(flow: NICE, x: Tensor) -> float:
+    """Mean negative log-likelihood, in nats, of the noisy grey levels in [0, 256)."""
+    # The derivative of the logit is 1 / (s (1 - s)), where s is the sigmoid of x.
+    slope = -F.logsigmoid(x.double()) - F.logsigmoid(-x.double()) + math.log((1 - 2 * MARGIN) / 256)
+    likelihood = torch.cat([flow(part) for part in x.split(1000)])
+    return -(likelihood.double() + slope.sum(1)).mean().item()
 
 
 def _train_config(config: Config, per_epoch: int) -> TrainConfig:
@@ -259,6 +294,7 @@ EXPERIMENT = Experiment(
     columns={
         "test_sm": "SM loss",
         "test_ll": "log-likelihood",
+        "test_nll": "NLL of grey levels",
         "train_seconds": "seconds",
         "best_epoch": "best epoch",
     },

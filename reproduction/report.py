@@ -104,10 +104,13 @@ def table(
         experiment: whose runs these are.
         runs: finished runs.
         variants: pattern of the rows to show.
-        columns: metrics to show; None is all.
+        columns: metrics to show; None is all that the paper or one of the runs has.
     """
     paper = paper_rows(experiment.name)
-    shown = {m: h for m, h in experiment.columns.items() if columns is None or m in columns}
+    if columns is None:
+        measured = {m for run in runs for m, value in run.metrics.items() if value is not None}
+        columns = [m for m in experiment.columns if m in measured or _is_in_paper(m, paper)]
+    shown = {m: h for m, h in experiment.columns.items() if m in columns}
     headings = ["", "seeds"]
     for metric, heading in shown.items():
         headings += [heading] + (["paper"] if _is_in_paper(metric, paper) else [])

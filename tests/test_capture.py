@@ -185,7 +185,7 @@ def test_bad_batches_are_refused() -> None:
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flattened step as the compiler gets it, without the time that compilation takes."""
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic, options: f)
+    monkeypatch.setattr(torch, "compile", lambda f, **how: f)
 
 
 OBJECTIVES: list[Objective] = [

@@ -85,10 +85,11 @@ def check_directions(v: Any, x: Tensor) -> None:
     """Require directions ``(M, N, *event)``, or ``(N, *event)``, that go with points ``x``."""
     advice = "draw it with projection.sample(x)"
     check_type(v, Tensor, "v must be a torch.Tensor of shape (M, N, *event)", advice)
-    if v.shape != x.shape and (v.shape[1:] != x.shape or v.shape[0] == 0):
+    shape, wanted = v.shape, x.shape
+    if shape != wanted and (shape[1:] != wanted or shape[0] == 0):
         raise ValueError(
-            f"v must have shape (M, *x.shape) = (M, {', '.join(map(str, x.shape))}), "
-            f"got {tuple(v.shape)}; {advice}"
+            f"v must have shape (M, *x.shape) = (M, {', '.join(map(str, wanted))}), "
+            f"got {tuple(shape)}; {advice}"
         )
     if v.dtype != x.dtype or v.device != x.device:
         raise ValueError(
@@ -163,6 +164,8 @@ def check_log_density(y: Any, x: Tensor, feature_axes: int | None) -> None:
 
 def check_vector(h: Any, x: Tensor) -> None:
     """Require a vector field's output to have the shape of its points."""
+    if isinstance(h, Tensor) and h.shape == x.shape:  # the usual case, at every step
+        return
     wanted = f"the vector field must return a tensor of shape {tuple(x.shape)}"
     check_type(h, Tensor, wanted, "return a tensor")
     wanted = "the vector field must return one vector per point, shape {} like x"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -76,6 +76,19 @@ class _ProductByParts(torch.autograd.Function):
         return gathered.index_select(0, place).t(), None, None, None
 
 
+def _attribute(name: str) -> Any:
+    """An attribute of a tensor that is read without a call of ``__torch_function__``."""
+    descriptor = getattr(Tensor, name)
+
+    def read(v: Directions) -> Any:
+        if v.parts is not None:  # else an operation in place may have changed the shape
+            return getattr(v.dense, name)
+        with torch._C.DisableTorchFunctionSubclass():
+            return descriptor.__get__(v)
+
+    return property(read)
+
+
 class Directions(Tensor):
     """Directions ``(M, N, *event)``, a dense tensor that may know its parts.
 
@@ -84,20 +97,22 @@ class Directions(Tensor):
     the zeros are then multiplied like other numbers. So does any operation during tracing.
 
     Attributes:
+        dense: the same memory as an ordinary tensor; of use only while the parts are known.
         parts: which direction has which coordinates; None where that is not known.
         read_only: whether the owner of this object promises not to change its numbers, so that
             views do not remove the parts.
     """
 
+    dense: Tensor
     parts: Parts | None = None
     read_only: bool = False
 
     @classmethod
     def of(cls, dense: Tensor, parts: Parts | None, read_only: bool = False) -> Directions:
         """The memory of a tensor, with its parts."""
-        with torch._C.DisableTorchFunctionSubclass():
-            v = dense.as_subclass(cls)
-        v.parts, v.read_only = parts, read_only
+        dense = dense.dense if isinstance(dense, Directions) else dense
+        v = dense.as_subclass(cls)
+        v.dense, v.parts, v.read_only = dense, parts, read_only
         return v
 
     @classmethod
@@ -112,21 +127,14 @@ class Directions(Tensor):
                     v.parts = None
         return result
 
-    # Reading these from the tensor below avoids a call of the function above for each.
-    shape = property(lambda self: _read(Tensor.shape, self))
-    ndim = property(lambda self: _read(Tensor.ndim, self))
-    dtype = property(lambda self: _read(Tensor.dtype, self))
-    device = property(lambda self: _read(Tensor.device, self))
+    shape = _attribute("shape")
+    ndim = _attribute("ndim")
+    dtype = _attribute("dtype")
+    device = _attribute("device")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A copy without parts, an ordinary tensor."""
         return memo.setdefault(id(self), self.clone())
-
-
-def _read(attribute: Any, v: Tensor) -> Any:
-    """An attribute of an ordinary tensor."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return attribute.__get__(v)
 
 
 def _directions_in(values: Iterable[Any]) -> Iterator[Directions]:
@@ -174,6 +182,11 @@ def parts_of(v: Tensor) -> Parts | None:
     return v.parts if isinstance(v, Directions) and not is_tracing() else None
 
 
+def plain(v: Tensor) -> Tensor:
+    """Directions as an ordinary tensor, for operations that leave them as they are."""
+    return v if parts_of(v) is None else cast(Directions, v).dense
+
+
 def for_reading(v: Tensor) -> Tensor:
     """The same directions, for code that does not change them: views keep the parts.
 
@@ -213,5 +226,4 @@ def linear(v: Tensor, weight: Tensor) -> Tensor:
         return F.linear(v, weight)
     if v.ndim == 3 and v.shape.numel() * len(weight) >= MIN_PRODUCTS:
         return parts.through(weight)
-    with torch._C.DisableTorchFunctionSubclass():  # it leaves the parts as they are
-        return F.linear(v, weight)
+    return F.linear(plain(v), weight)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import torch
@@ -192,10 +192,13 @@ class SplitRademacher(Projection):
 
     def draw(self, x: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
         """``sample`` without its checks, for callers that have already made them."""
-        signs = Rademacher(orthogonal=True, balanced=self.balanced)
         if not 1 < num <= dimension(x):
-            return signs.draw(x, num, generator)
-        return split(signs.draw(x, 1, generator)[0], num, generator)
+            return self._signs.draw(x, num, generator)
+        return split(self._signs.draw(x, 1, generator)[0], num, generator)
+
+    @cached_property
+    def _signs(self) -> Rademacher:
+        return Rademacher(orthogonal=True, balanced=self.balanced)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def test_the_tiled_objective_is_ours():
 
 def test_whole_steps_of_the_flow(document, monkeypatch):
     """The steps of the GPU page, which also run, eagerly, on a CPU."""
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: f)
+    monkeypatch.setattr(torch, "compile", lambda f, **how: f)
     precision = torch.get_float32_matmul_precision()
     rows = steps.paper_flow(rounds=1, seed=0, quick=True, with_compiled=True, device="cpu")
     torch.set_float32_matmul_precision(precision)

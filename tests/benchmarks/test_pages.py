@@ -20,6 +20,7 @@ from benchmarks.pages import (
     objectives,
     readme,
     streaming,
+    train_step,
 )
 from benchmarks.pages.__main__ import readme_tables
 
@@ -33,7 +34,10 @@ def numbers(name: str) -> Any:
 
 PAGES = {
     "benchmarks": lambda: objectives.render(
-        numbers("cpu"), numbers("gpu"), numbers("checks"), networks.read(RESULTS)
+        numbers("cpu"),
+        numbers("gpu"),
+        numbers("checks"),
+        [*train_step.read(RESULTS), *networks.read(RESULTS)],
     ),
     "estimators": lambda: estimators.render(numbers("estimators")),
     "density": lambda: "\n".join(density.sections(numbers("density"))),

@@ -40,6 +40,28 @@ def test_dequantisation_is_that_of_the_datasets() -> None:
     assert torch.allclose(dequantise(x.float(), noise[1]), plain)
 
 
+def test_the_likelihood_of_grey_levels_is_that_of_the_change_of_variables() -> None:
+    """By autograd: the density of levels is that of logits times the derivative of the logit."""
+    pixels = torch.randint(0, 256, (6, 3), generator=torch.Generator().manual_seed(0)) / 255
+    noise = [torch.Generator().manual_seed(1) for _ in range(2)]
+    x = nice_mnist.dequantise_levels(pixels, noise[0])
+    levels = (255 * pixels).round() + torch.rand(pixels.shape, generator=noise[1])
+    levels = levels.double().requires_grad_()
+    again = (1e-6 + (1 - 2e-6) * levels / 256).logit()
+    assert torch.allclose(again.float(), x, atol=1e-3)
+    (slope,) = torch.autograd.grad(again.sum(), levels)
+    flow = nice_mnist.NICE(3, hidden=(4,), generator=torch.Generator().manual_seed(2))
+    expected = -(flow(x).double() + slope.log().sum(1)).mean().item()
+    assert nice_mnist._pixel_nll(flow, x) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_row_of_dequantised_pixels(tmp_path: Path) -> None:
+    found = run(replace(SMALL, pixels="dequantised"), job(tmp_path))
+    assert found["test_nll"] > 0 and found["test_sm"] < 1e6
+    with pytest.raises(ValueError, match="pixels must be"):
+        run(replace(SMALL, pixels="sharp"), job(tmp_path))
+
+
 def test_an_interrupted_run_goes_on_to_the_same_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ CONFIG = TrainConfig(
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flattened gradients as they are, without the time that compilation takes."""
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic, options: f)
+    monkeypatch.setattr(torch, "compile", lambda f, **how: f)
 
 
 def two_groups(model: nn.Module) -> Callable[..., torch.optim.Optimizer]:

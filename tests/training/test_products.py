@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import scorematching as sm
-from scorematching.training.executors.products import MANY_ROWS, merge_products
+from scorematching.training.executors.products import MANY_ROWS, fills_device, merge_products
 
 aten = torch.ops.aten
 
@@ -135,3 +135,14 @@ def test_gradients_have_the_layout_of_parameters(objective: sm.Objective) -> Non
     for found, wanted in zip(graph(*inputs), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         assert found.is_contiguous()
+
+
+def test_products_with_many_rows_fill_a_device() -> None:
+    w = normal(3, 3)
+    few, many = normal(5, 3), normal(MANY_ROWS, 3)
+    assert not fills_device(make_fx(lambda w, x: x @ w)(w, few))
+    assert fills_device(make_fx(lambda w, x: x @ w)(w, many))
+    assert fills_device(make_fx(lambda x, y: x.T @ y)(many, many))  # the gradient of a weight
+    assert not fills_device(make_fx(torch.sin)(many))
+    wide = normal(64, 300)  # its product has more multiplications than that of the many rows
+    assert not fills_device(make_fx(lambda w, x, y: (x @ w, y @ y.T))(w, many, wide))

@@ -9,7 +9,7 @@ every batch shares them. Copies of a model start without findings, and so does a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -28,7 +28,7 @@ class Findings:
         uses: how often each question was answered.
         routes: the route of each question, once decided.
         obstacle: what stopped the trace; None where nothing did.
-        operations: what the last complete trace met, by name and kind.
+        met: the operations of the last complete trace, by name and kind.
         graphs: decompositions of operations without a rule.
         needs_buffers: whether plain tensors that the model allocates must be traced.
         lost_axis: whether pairing lost the batch axis, so that a jet is taken instead.
@@ -42,7 +42,7 @@ class Findings:
     uses: Counter[str] = field(default_factory=Counter)
     routes: dict[str, str] = field(default_factory=dict)
     obstacle: str | None = None
-    operations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    met: Sequence[tuple[str, str]] = ()
     graphs: dict[Any, Any] = field(default_factory=dict)
     needs_buffers: bool = False
     lost_axis: bool = False
@@ -51,6 +51,11 @@ class Findings:
     smoothness: Any = None
     reason: str | None = None
     warned: bool = False
+
+    @property
+    def operations(self) -> Counter[tuple[str, str]]:
+        """How often the last complete trace met each operation, by name and kind."""
+        return Counter(self.met)
 
 
 class Notes(dict[Any, Findings]):

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_log_density
+from scorematching._directions import plain
 from scorematching._shapes import dimension, event_axes, inner, project
 from scorematching.derivatives import double_backward
 from scorematching.derivatives.engine import divergence, sweeps
@@ -39,9 +40,13 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
 
 def score_and_curvature(model: Model, x: Tensor, v: Tensor, training: bool) -> Pair:
     """The score and its mean curvature along directions."""
-    traced = _by_pairing if model.is_log_density else _by_tangents
-    question = Question("curvature", traced, partial(_by_double_backward, training=training))
-    return answer(model, question, x, training, (v,))
+    return answer(model, _ask_curvature(model.is_log_density, training), x, training, (v,))
+
+
+@cache
+def _ask_curvature(is_log_density: bool, training: bool) -> Question:
+    traced = _by_pairing if is_log_density else _by_tangents
+    return Question("curvature", traced, partial(_by_double_backward, training=training))
 
 
 def _by_pairing(model: Model, x: Tensor, v: Tensor) -> Pair:
@@ -65,7 +70,7 @@ def _by_jet(model: Model, x: Tensor, v: Tensor) -> Pair:
 def _by_tangents(model: Model, x: Tensor, v: Tensor) -> Pair:
     """A vector field by one tangent pass."""
     _, y = model.trace(x, v, partial(Tangents, x.shape[0]))
-    return y.p, inner(v, y.u, event_axes(x)).mean(0)
+    return y.p, inner(plain(v), y.u, event_axes(x)).mean(0)
 
 
 def _by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:

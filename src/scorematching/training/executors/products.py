@@ -51,6 +51,20 @@ def merge_products(module: GraphModule) -> None:
     module.recompile()
 
 
+def fills_device(module: GraphModule) -> bool:
+    """Whether most multiplications are in products with many rows, as in exact score matching.
+
+    Then neither merging products nor fusing other operations saves time: both are bound by the
+    device itself, and not by the number of their launches.
+    """
+    large, total = 0, 0
+    for node in filter(is_product, module.graph.nodes):
+        (rows, terms), columns = node.args[-2].meta["val"].shape, node.meta["val"].shape[1]
+        work = rows * terms * columns
+        large, total = large + work * (max(rows, terms) >= MANY_ROWS), total + work
+    return 2 * large > total
+
+
 def view(node: Any) -> Matrix:
     """What a node shows: detached and transposed nodes are views of another."""
     transposed = False
