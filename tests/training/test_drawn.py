@@ -35,8 +35,8 @@ from scorematching.training.step import Gradients
 from tests.tolerances import FLOAT32, IDENTITY
 from tests.training.problems import parameters, seeded
 
-NEARLY_LINEAR = functools.partial(torch.optim.RMSprop, eps=1.0)
-"""An optimiser whose steps are bounded, and nearly proportional to small gradients."""
+NEARLY_LINEAR = functools.partial(torch.optim.RMSprop, eps=10.0)
+"""An optimiser whose steps are bounded, and nearly proportional to gradients below a hundred."""
 
 SPLIT = sm.SlicedScoreMatchingVR(num_projections=2)
 KINDS = {"vae": "make_vae", "implicit": "make_implicit_vae", "wae": "make_wae"}
@@ -259,7 +259,7 @@ def test_another_order_in_memory_is_compiled_anew() -> None:
 def test_compiled_for_real(kind: str, images: bool, precision: str) -> None:
     eager, compiled = (run(kind, images, precision, e) for e in ("eager", "compiled"))
     moved = (eager - parameters(make(kind, images))).norm()
-    assert (eager - compiled).norm() < (0.02 if precision == "bf16" else FLOAT32) * moved
+    assert (eager - compiled).norm() < (0.05 if precision == "bf16" else FLOAT32) * moved
 
 
 @pytest.mark.gpu
@@ -271,7 +271,7 @@ def test_compiled_and_captured_on_a_gpu(kind: str, images: bool, precision: str)
     ends = []
     for executor in ("eager", "compiled+captured"):
         model, x = make(kind, images).cuda(), points(images).cuda()
-        config = TrainConfig(steps=8, batch_size=8, lr=1e-4, precision=precision)
+        config = TrainConfig(steps=8, batch_size=8, lr=1e-3, precision=precision)
         options: Any = {"generator": torch.Generator("cuda").manual_seed(2), "executor": executor}
         result = train(model, losses(kind)[0], x, config, optimizer=NEARLY_LINEAR, **options)
         assert result.executor == executor
