@@ -428,6 +428,7 @@ def test_noise_of_latents_is_not_rounded_to_bf16() -> None:
     ("kind", "call"),
     [
         ("vae", lambda m, x: m.loss(x, noise=torch.zeros(16, 2))),
+        ("vae", lambda m, x: m.encode(x, noise=torch.zeros(16, 2))),
         ("implicit", lambda m, x: m.loss(x, noise=torch.zeros(16, 2))),
         ("implicit", lambda m, x: m.encode(x, noise=torch.zeros(15, 3))),
         ("implicit", lambda m, x: m.encode(x, num=4, noise=torch.zeros(16, 3))),

@@ -50,10 +50,12 @@ class VAE(LatentModel):
         """The noise of `encode` and `loss`, standard normal ``(N, Dz)`` in the dtype of x."""
         return self.noise((len(x), self.latent_dim), x, generator)
 
-    def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw latents of points, ``(N, *event) -> (N, Dz)``."""
-        mean, log_std = self.posterior(x)
-        return mean + log_std.exp() * self.draw_noise(x, generator)
+    def encode(
+        self, x: Tensor, generator: torch.Generator | None = None, *, noise: Tensor | None = None
+    ) -> Tensor:
+        """Draw latents of points, ``(N, *event) -> (N, Dz)``; arguments as those of `loss`."""
+        eps = self.draw_noise(x, generator) if noise is None else noise
+        return _latents(*self.posterior(x), eps)
 
     def loss(
         self, x: Tensor, generator: torch.Generator | None = None, *, noise: Tensor | None = None
@@ -68,10 +70,14 @@ class VAE(LatentModel):
         check_batch(x)
         mean, log_std = self.posterior(x)
         eps = self.draw_noise(x, generator) if noise is None else noise
-        check_noise(eps, mean.shape)
-        z = mean + log_std.exp() * eps
+        z = _latents(mean, log_std, eps)
         kl = 0.5 * (mean.square() + (2 * log_std).exp() - 1).sum(-1) - log_std.sum(-1)
         return kl - self.log_likelihood(z, x)
+
+
+def _latents(mean: Tensor, log_std: Tensor, eps: Tensor) -> Tensor:
+    check_noise(eps, mean.shape)
+    return mean + log_std.exp() * eps
 
 
 class ImplicitVAE(ScoredModel):
