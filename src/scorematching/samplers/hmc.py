@@ -13,9 +13,18 @@ from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
-from scorematching.samplers.base import State, Target, check_step_size, per_chain, start, target_of
+from scorematching.samplers.base import (
+    ForcedTarget,
+    State,
+    Target,
+    check_step_size,
+    per_chain,
+    start,
+    target_of,
+)
 
 __all__ = [
+    "ForcedTarget",
     "HMCInfo",
     "HMCNoise",
     "HMCState",
@@ -88,7 +97,8 @@ def leapfrog(
 
     L times ``p <- p + (h/2) s(x)``, ``x <- x + h p``, ``p <- p + (h/2) s(x)``. The map preserves
     volume, and is its own inverse when the momentum p, ``(C, *event)``, is negated. Cost: L scores.
-    Other arguments as for `step`.
+    For a `ForcedTarget` s is the force in every update, and the log-density is evaluated at the end
+    only. Other arguments as for `step`.
 
     Example:
         For a constant density the path is a straight line.
@@ -100,10 +110,13 @@ def leapfrog(
     """
     h = per_chain(step_size, state.x)
     x, log_density, score = state
-    for _ in range(num_leapfrog):
+    for remaining in reversed(range(num_leapfrog)):
         momentum = momentum + 0.5 * h * score
         x = x + h * momentum
-        log_density, score = target(x)
+        if remaining and isinstance(target, ForcedTarget):
+            score = target.force_at(x)
+        else:
+            log_density, score = target(x)
         momentum = momentum + 0.5 * h * score
     return HMCState(x, log_density, score), momentum
 
@@ -146,7 +159,7 @@ def step(
 
     Args:
         state: from `start` or an earlier step with the same target.
-        target: log-density and score, see `target_of`.
+        target: log-density and score, see `target_of`; or a `ForcedTarget`.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates; each costs one score.
         generator: source of randomness; None is torch's default generator.
