@@ -20,7 +20,7 @@ from scorematching.evaluation import (
     decoder_bracket,
     decoder_log_likelihood,
 )
-from scorematching.evaluation.log_z import fused
+from scorematching.evaluation.log_z import decoders, fused
 from scorematching.evaluation.log_z.chains import Chains
 from scorematching.evaluation.log_z.schedule import make_betas
 from tests.evaluation.test_ais import (
@@ -198,6 +198,16 @@ def test_forces_in_bfloat16_and_energies_in_float32() -> None:
     assert all(p.grad is None for p in decoder.parameters())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_same_numbers_without_gradients(mode: type) -> None:
+    decoder = Recorder()
+    x, options = decoder.images(4), {"num_steps": 8, "force_precision": "bf16"}
+    expected = decoder_log_likelihood(decoder, x, 3, generator=seeded(), **options)
+    with mode():
+        found = decoder_log_likelihood(decoder, x, 3, generator=seeded(), **options)
+        assert torch.equal(found.log_likelihood, expected.log_likelihood)
+
+
 def test_acceptance_and_estimates_are_those_of_exact_forces() -> None:
     decoder = Recorder()
     x = decoder.images(30)
@@ -329,6 +339,27 @@ def test_slopes_by_the_kernel(dtype: torch.dtype) -> None:
     if dtype != torch.bfloat16:
         with_slopes = fused.log_prob(law, output.clone().requires_grad_(), x).detach()
         assert torch.equal(fused.log_prob(law, output, x), with_slopes)
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.filterwarnings("ignore")  # of the debug mode itself
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_transition_waits_for_nothing(forced: bool) -> None:
+    decoder = mnist_decoder("cuda", dtype=torch.float32)
+    x = (randn(4, 784) > 0).float().cuda()
+    z, betas = randn(32, 8).float().cuda(), make_betas("sigmoid", 10)
+    posterior = decoders._posterior(decoder, None, x)
+    with torch.no_grad(), decoders._forces("bf16" if forced else None, decoder, None, x) as forces:
+        rest = (torch.full((9, 4), 0.1), 3, seeded(0, "cuda"), None, forces)
+        chains = Chains(standard, posterior, z, z[:8], betas, *rest)
+        chains.run(2, capture=False)
+        chains.position.zero_()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            chains.transition()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu

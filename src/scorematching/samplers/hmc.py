@@ -109,15 +109,18 @@ def leapfrog(
         2.0
     """
     h = per_chain(step_size, state.x)
+    half = 0.5 * h
     x, log_density, score = state
+    kick = half * score
     for remaining in reversed(range(num_leapfrog)):
-        momentum = momentum + 0.5 * h * score
+        momentum = momentum + kick
         x = x + h * momentum
         if remaining and isinstance(target, ForcedTarget):
             score = target.force_at(x)
         else:
             log_density, score = target(x)
-        momentum = momentum + 0.5 * h * score
+        kick = half * score
+        momentum = momentum + kick
     return HMCState(x, log_density, score), momentum
 
 

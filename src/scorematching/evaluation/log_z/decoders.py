@@ -203,7 +203,7 @@ def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
 
     def score(z: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
-            leaf = z.detach().clone().requires_grad_()
+            leaf = (z.clone() if z.is_inference() else z).detach().requires_grad_()
             with torch.autocast(z.device.type, torch.bfloat16):
                 output = _decoded(decoder, leaf, x)
             if not output.requires_grad:
