@@ -35,6 +35,7 @@ from tests.evaluation.test_ais import (
     randn,
     seeded,
     standard,
+    without_waiting,
 )
 from tests.statistics import assert_mean
 
@@ -355,11 +356,7 @@ def test_a_transition_waits_for_nothing(forced: bool) -> None:
         chains = Chains(standard, posterior, z, z[:8], betas, *rest)
         chains.run(2, capture=False)
         chains.position.zero_()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            chains.transition()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        without_waiting(chains.transition)
 
 
 @pytest.mark.gpu
