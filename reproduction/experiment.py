@@ -94,6 +94,8 @@ class Experiment:
         reached: where a run ended that ended early, such as "40000 of 100000 iterations"; empty if
             it ran to the end.
         unfinished: metrics in the folder of a run that was cut, if it has any.
+        interchangeable: settings that change the time of a run, not what it estimates; a finished
+            run counts whatever they were, and also if it is older than they are.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Experiment:
     notes: Callable[[Sequence[Run]], list[str]] | None = field(default=None)
     reached: Callable[[Run], str] | None = None
     unfinished: Callable[[Path], Metrics | None] | None = None
+    interchangeable: tuple[str, ...] = ()
 
     def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
         """The settings of a variant.

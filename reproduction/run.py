@@ -172,9 +172,11 @@ def finished(task: Task) -> Run | None:
     if not path.exists():
         return None
     run = read(path)
-    asked = json.loads(json.dumps(as_numbers(task.config)))
-    if run.config != asked:
-        names = [name for name in asked if run.config.get(name) != asked[name]]
+    given = json.loads(json.dumps(as_numbers(task.config)))
+    either = task.experiment.interchangeable
+    had, asked = ({k: v for k, v in c.items() if k not in either} for c in (run.config, given))
+    if had != asked:
+        names = [name for name in asked if had.get(name) != asked[name]]
         raise ValueError(
             f"{path} holds a run with other settings ({', '.join(names) or 'fewer of them'}); "
             "choose another --out, or remove that folder"

@@ -21,7 +21,12 @@ Parts = dict[str, Any]
 
 
 def annealed(
-    model: Any, images: Tensor, settings: dict[str, Any], folder: Path, generator: torch.Generator
+    model: Any,
+    images: Tensor,
+    settings: dict[str, Any],
+    folder: Path,
+    generator: torch.Generator,
+    force_precision: str | None = None,
 ) -> Parts:
     """`decoder_log_likelihood` of images, ``(N, D)``, resumed after the last part that is done.
 
@@ -31,26 +36,33 @@ def annealed(
         settings: ``batch_size``, of the parts, and other numbers for `decoder_log_likelihood`.
         folder: of the run.
         generator: source of randomness, left as if all parts had been computed now.
+        force_precision: as for `decoder_log_likelihood`.
 
     Returns:
         For each image, ``(N,)``: ``log_likelihood``, ``standard_error``, ``effective_sample_size``;
         for each part ``acceptance`` and ``seconds``.
     """
+    # The precision of forces is not in the digest: with any forces the weights have the same mean,
+    # so that parts computed with forces in float32 and in bfloat16 belong together.
     size, belongs_to = settings["batch_size"], _digest(model, images, settings)
     done = _read(folder / FILE, belongs_to) or {"belongs_to": belongs_to, "parts": []}
     if done["parts"]:
         generator.set_state(done["generator"])
     for part in images.split(size)[len(done["parts"]) :]:
-        done["parts"].append(_evaluate(model, part, settings, generator))
+        done["parts"].append(_evaluate(model, part, settings, generator, force_precision))
         done["generator"] = generator.get_state()
         _write(folder / FILE, done)
     return {name: torch.cat([part[name] for part in done["parts"]]) for name in done["parts"][0]}
 
 
 def _evaluate(
-    model: Any, images: Tensor, settings: dict[str, Any], generator: torch.Generator
+    model: Any,
+    images: Tensor,
+    settings: dict[str, Any],
+    generator: torch.Generator,
+    force_precision: str | None,
 ) -> dict[str, Tensor]:
-    began, numbers = time.perf_counter(), {**settings}
+    began, numbers = time.perf_counter(), {**settings, "force_precision": force_precision}
     latent_dim = numbers.pop("latent_dim")
     found = decoder_log_likelihood(
         model.decoder, images, latent_dim, model.observation, generator=generator, **numbers

@@ -55,8 +55,21 @@ class Config(Settings):
     ais_steps: int = 1000  # 6.2; temperatures
     ais_leapfrog: int = 10  # release
     ais_batch: int = 1000  # images at a time (ours)
+    ais_force: str = "bf16"  # or "float32"; of forces only, so estimates are exact (ours)
     bracket_images: int = 100  # simulated, with bounds of the likelihood from both sides (ours)
     synthetic_dim: int = 784  # of the smoke test's data
+
+    def __post_init__(self) -> None:
+        if self.ais_force not in ("float32", "bf16"):
+            raise ValueError(
+                f"ais_force must be float32 or bf16, got {self.ais_force!r}; both give the same "
+                "estimates to their standard errors, bf16 is faster on a GPU"
+            )
+
+    @property
+    def force_precision(self) -> str | None:
+        """The argument of `decoder_log_likelihood`."""
+        return None if self.ais_force == "float32" else self.ais_force
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -175,7 +188,8 @@ def held_out(model: Any, x: Tensor, generator: torch.Generator) -> Metrics:
 def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
     """The negative log-likelihood of test images, its errors and diagnostics of the chains."""
     generator, chosen = job.generator(AIS), test[: config.ais_images]
-    found = annealed(model, chosen, _annealing(config), job.folder, generator)
+    force = config.force_precision
+    found = annealed(model, chosen, _annealing(config), job.folder, generator, force)
     nll = Estimate.of(-found["log_likelihood"])
     bracket = decoder_bracket(
         model.decoder,
@@ -187,6 +201,7 @@ def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
         config.ais_steps,
         num_leapfrog=config.ais_leapfrog,
         generator=generator,
+        force_precision=force,
     )
     return {
         "nll": nll.mean,
@@ -297,4 +312,5 @@ EXPERIMENT = Experiment(
     plot=plot,
     notes=notes,
     reached=reached,
+    interchangeable=("ais_force",),
 )

@@ -504,6 +504,15 @@ def test_binary_images_in_one_reading(dtype: torch.dtype) -> None:
     torch.testing.assert_close(*answers, rtol=0, atol=1e-12 if dtype == F64 else 1e-4)
 
 
+def without_waiting(work: Callable[[], None]) -> None:
+    """Do work in which it is an error to wait for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
 @GPU
 @pytest.mark.filterwarnings("ignore")  # of the debug mode itself
@@ -517,11 +526,7 @@ def test_a_transition_waits_for_nothing() -> None:
     chains = Chains(standard, end, z, z, make_betas("sigmoid", 10), sizes, 3, seeded(0, "cuda"))
     with torch.no_grad():
         chains.transition()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            chains.transition()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        without_waiting(chains.transition)
 
 
 @pytest.mark.gpu

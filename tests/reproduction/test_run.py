@@ -80,6 +80,21 @@ def test_other_settings_need_another_folder(tmp_path: Path) -> None:
         reproduce(TOY, request(tmp_path, overrides={"num": "8"}))
 
 
+def test_settings_that_change_only_the_time_need_no_other_folder(tmp_path: Path) -> None:
+    """Also if the run is older than the setting."""
+    experiment = replace(TOY, interchangeable=("limit",))
+    first = reproduce(experiment, request(tmp_path))
+    path = next(tmp_path.rglob("run.json"))
+    older = json.loads(path.read_text())
+    del older["config"]["limit"]
+    path.write_text(json.dumps(older))
+    again = reproduce(experiment, request(tmp_path, overrides={"limit": "2.0"}))
+    assert [run.metrics for run in again] == [run.metrics for run in first]
+    assert {run.config.get("limit") for run in again} == {None}
+    with pytest.raises(ValueError, match=r"other settings \(num\)"):
+        reproduce(experiment, request(tmp_path, overrides={"num": "8"}))
+
+
 def test_rehearsals_are_kept_apart(tmp_path: Path) -> None:
     real = reproduce(TOY, request(tmp_path))
     smoke = reproduce(TOY, request(tmp_path, smoke=True))

@@ -13,16 +13,19 @@ module            a step                                          needs
 `annealed`        Langevin steps at decreasing levels of noise    a score at every level
 ================  ==============================================  =================================
 
+`mala` and `hmc` may follow any other force than the score, see `ForcedTarget`.
+
 Steps do not adapt their size; `adapt` and `adapt_step_size` compute a new one from the acceptance.
 """
 
 from scorematching.samplers import annealed, hmc, langevin, mala
 from scorematching.samplers.adaptation import Adaptation, adapt, adapt_step_size, begin_adaptation
 from scorematching.samplers.annealed import anneal, noise_levels
-from scorematching.samplers.base import State, Target, start, target_of
+from scorematching.samplers.base import ForcedTarget, State, Target, start, target_of
 
 __all__ = [
     "Adaptation",
+    "ForcedTarget",
     "State",
     "Target",
     "adapt",

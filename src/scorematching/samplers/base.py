@@ -1,6 +1,7 @@
 """What samplers share: targets, states of chains and helpers for rows of chains."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,10 +12,11 @@ from scorematching._checks import (
     check_depends,
     check_log_density,
     check_positive,
+    check_shape,
     is_number,
 )
 from scorematching._shapes import event_axes
-from scorematching.types import LogDensity
+from scorematching.types import LogDensity, Vector
 
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A log-density with its score, ``x: (C, *event) -> ((C,), (C, *event))``."""
@@ -26,7 +28,7 @@ class State(NamedTuple):
     Attributes:
         x: positions ``(C, *event)``.
         log_density: ``(C,)``.
-        score: ``(C, *event)``.
+        score: ``(C, *event)``; of a `ForcedTarget` the force.
 
     Example:
         >>> state = start(target_of(lambda x: -0.5 * x.square().sum(-1)), torch.ones(1, 2))
@@ -66,6 +68,50 @@ def target_of(log_density: LogDensity) -> Target:
         return value.detach(), score
 
     return target
+
+
+@dataclass(frozen=True)
+class ForcedTarget:
+    """A `Target` whose paths follow a given force instead of its score.
+
+    A step of `mala` or `hmc` leaves the log-density invariant for every force: each update changes
+    the position by a function of the momentum, or the momentum by a function of the position, so
+    the path preserves volume and leads back when the momentum is negated, and it is accepted by the
+    log-density alone. A force far from the score costs acceptance. So the force may be computed
+    from a cheaper model or in a lower precision. It is evaluated at every position of a path, the
+    log-density at its end only, without a gradient.
+
+    Args:
+        log_density: callable, ``(C, *event) -> (C,)``.
+        force: callable, ``(C, *event) -> (C, *event)``, which returns the same for the same x;
+            row i of its output may depend on row i of its input only.
+
+    Raises:
+        ValueError: when called, if one of them returns another shape.
+
+    Example:
+        >>> normal = lambda x: -0.5 * x.square().sum(-1)
+        >>> value, force = ForcedTarget(normal, lambda x: -0.8 * x)(torch.ones(1, 2))
+        >>> value.tolist(), force.tolist()
+        ([-1.0], [[-0.800000011920929, -0.800000011920929]])
+    """
+
+    log_density: LogDensity
+    force: Vector
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density ``(C,)`` and force ``(C, *event)``, both detached."""
+        with torch.no_grad():
+            value = self.log_density(x)
+        check_log_density(value, x, feature_axes=0)
+        return value, self.force_at(x)
+
+    def force_at(self, x: Tensor) -> Tensor:
+        """The force, ``(C, *event)``, detached; its shape is checked."""
+        found = self.force(x)
+        wanted = "force must return one vector per chain, shape {} like x"
+        check_shape(found, x.shape, wanted, "it takes the place of the score")
+        return found.detach()
 
 
 def start(target: Target, x: Tensor) -> State:

@@ -13,9 +13,18 @@ from scorematching._checks import check_count
 from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
-from scorematching.samplers.base import State, Target, check_step_size, per_chain, start, target_of
+from scorematching.samplers.base import (
+    ForcedTarget,
+    State,
+    Target,
+    check_step_size,
+    per_chain,
+    start,
+    target_of,
+)
 
 __all__ = [
+    "ForcedTarget",
     "HMCInfo",
     "HMCNoise",
     "HMCState",
@@ -88,7 +97,8 @@ def leapfrog(
 
     L times ``p <- p + (h/2) s(x)``, ``x <- x + h p``, ``p <- p + (h/2) s(x)``. The map preserves
     volume, and is its own inverse when the momentum p, ``(C, *event)``, is negated. Cost: L scores.
-    Other arguments as for `step`.
+    For a `ForcedTarget` s is the force in every update, and the log-density is evaluated at the end
+    only. Other arguments as for `step`.
 
     Example:
         For a constant density the path is a straight line.
@@ -99,12 +109,18 @@ def leapfrog(
         2.0
     """
     h = per_chain(step_size, state.x)
+    half = 0.5 * h
     x, log_density, score = state
-    for _ in range(num_leapfrog):
-        momentum = momentum + 0.5 * h * score
+    kick = half * score
+    for remaining in reversed(range(num_leapfrog)):
+        momentum = momentum + kick
         x = x + h * momentum
-        log_density, score = target(x)
-        momentum = momentum + 0.5 * h * score
+        if remaining and isinstance(target, ForcedTarget):
+            score = target.force_at(x)
+        else:
+            log_density, score = target(x)
+        kick = half * score
+        momentum = momentum + kick
     return HMCState(x, log_density, score), momentum
 
 
@@ -146,7 +162,7 @@ def step(
 
     Args:
         state: from `start` or an earlier step with the same target.
-        target: log-density and score, see `target_of`.
+        target: log-density and score, see `target_of`; or a `ForcedTarget`.
         step_size: h, a number or one per chain, ``(C,)``.
         num_leapfrog: L, number of position updates; each costs one score.
         generator: source of randomness; None is torch's default generator.

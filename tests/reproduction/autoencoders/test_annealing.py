@@ -1,5 +1,7 @@
 """Likelihoods that are computed in parts, and resumed."""
 
+import hashlib
+
 import pytest
 import torch
 
@@ -16,9 +18,9 @@ def make_problem():
     return model, images
 
 
-def evaluate(model, images, folder, settings=SETTINGS):
+def evaluate(model, images, folder, force=None):
     generator = torch.Generator().manual_seed(2)
-    return annealing.annealed(model, images, settings, folder, generator), generator
+    return annealing.annealed(model, images, SETTINGS, folder, generator, force), generator
 
 
 def test_the_parts_are_those_of_one_call(tmp_path):
@@ -62,3 +64,26 @@ def test_results_of_another_decoder_are_not_used(tmp_path):
         next(model.decoder.parameters()).mul_(3.0)
     second, _ = evaluate(model, images, tmp_path)
     assert not torch.equal(first["log_likelihood"], second["log_likelihood"])
+
+
+def test_parts_with_other_forces_are_used(tmp_path):
+    """They estimate the same, so results in float32 are not computed again in bfloat16."""
+    model, images = make_problem()
+    first, after = evaluate(model, images, tmp_path)
+    second, generator = evaluate(model, images, tmp_path, "bf16")
+    assert torch.equal(first["log_likelihood"], second["log_likelihood"])
+    assert torch.equal(after.get_state(), generator.get_state())
+    anew, generator = evaluate(model, images, tmp_path / "anew", "bf16")
+    assert not torch.equal(first["log_likelihood"], anew["log_likelihood"])
+    assert torch.equal(after.get_state(), generator.get_state())
+
+
+def test_files_from_before_there_was_a_precision_are_read(tmp_path):
+    """The digest holds the decoder, the images and these settings, nothing else."""
+    model, images = make_problem()
+    digest = hashlib.sha256(repr(sorted(SETTINGS.items())).encode())
+    for tensor in (*model.decoder.state_dict().values(), images):
+        digest.update(tensor.numpy().tobytes())
+    evaluate(model, images, tmp_path, "bf16")
+    stored = torch.load(tmp_path / annealing.FILE, weights_only=True)
+    assert stored["belongs_to"] == digest.hexdigest()

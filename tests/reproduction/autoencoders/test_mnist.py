@@ -34,6 +34,13 @@ def test_the_published_recipe_is_the_default() -> None:
     assert EXPERIMENT.settings("WAE 32/SSM M=100", {}).projections == 100
 
 
+def test_the_precision_of_forces_is_a_setting() -> None:
+    assert Config().force_precision == "bf16"
+    assert EXPERIMENT.settings("VAE 8/SSM", {"ais_force": "float32"}).force_precision is None
+    with pytest.raises(ValueError, match="ais_force must be float32 or bf16, got 'half'"):
+        EXPERIMENT.settings("VAE 8/SSM", {"ais_force": "half"})
+
+
 def test_the_paper_s_rows_are_rows() -> None:
     paper = paper_rows("table-mnist")
     assert len(paper) == 15 and set(paper) < set(EXPERIMENT.variants)

@@ -14,8 +14,15 @@ Chains may belong to groups with different ends, for example the posteriors of m
 
 Step sizes are adapted on pilots, separate chains that are dropped: weights of chains that adapt
 their own step sizes would be biased. Step sizes vary at random by a quarter between chains, because
-paths of a fixed length can be periodic. Cost: ``T (num_leapfrog + 1)`` scores of both densities per
-chain. On a GPU one transition is recorded as a CUDA graph and replayed.
+paths of a fixed length can be periodic. Cost: ``T num_leapfrog`` scores of both densities per
+chain, T more with a limit of memory. On a GPU one transition is recorded as a CUDA graph and
+replayed.
+
+Paths may follow other forces than the scores. With deterministic forces a path still preserves
+volume and leads back when the momentum is negated. It is accepted by the log-densities themselves,
+which also give the weights, so moves leave ``exp(f_t)`` invariant and ``E[w]`` is the same (see
+`ForcedTarget`). Forces far from the scores lower the acceptance: steps become smaller, and the
+variance of the weights larger.
 
 References: Neal (2001), Annealed importance sampling; Grosse, Ghahramani and Adams (2015),
 Sandwiching the marginal likelihood with bidirectional Monte Carlo.
@@ -35,7 +42,10 @@ from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.chains import Chains
 from scorematching.evaluation.log_z.schedule import make_betas, make_step_sizes
 from scorematching.evaluation.log_z.weights import LogSums
-from scorematching.types import LogDensity
+from scorematching.types import LogDensity, Vector
+
+Forces = tuple[Vector, Vector]
+"""Deterministic vector fields for start and end, ``x: (N, *event) -> (N, *event)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +135,7 @@ def ais(
     generator: torch.Generator | None = None,
     capture: bool = True,
     max_memory: int | None = None,
+    forces: Forces | None = None,
 ) -> Annealing:
     """Log of the ratio ``Z_end / Z_start`` by annealed importance sampling, see the module.
 
@@ -142,6 +153,7 @@ def ais(
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
         max_memory: bytes that may be taken beside densities and x; no graph is then recorded.
+        forces: that paths follow in place of the scores of start and end, see the module.
 
     Raises:
         ValueError: an argument is out of range, or a density returns NaN or plus infinity.
@@ -159,17 +171,15 @@ def ais(
     _check_chains(x, num_groups, "x")
     check_generator(generator, x)
     betas = make_betas(schedule, num_steps)
-    if num_leapfrog != 0:
-        check_count(num_leapfrog, "num_leapfrog", "or 0, for no moves")
+    _check_moves(num_leapfrog, forces)
     moves = num_steps - 1 if num_leapfrog else 0
-    adapts = step_size is None and moves > 0
-    pilots = _checked_pilots(pilots, x, num_groups) if adapts else None
+    pilots = _checked_pilots(pilots, x, num_groups) if step_size is None and moves else None
     guess = dimension(x) ** -0.25 if step_size is None else step_size
     sizes = make_step_sizes(guess, num_steps, num_groups)
-    # Without moves the increments add up to one of size 1, for any temperatures.
-    steps = betas if moves else betas[[0, -1]]
+    steps = betas if moves else betas[[0, -1]]  # without moves the increments add up to one
     with limited(max_memory, "take fewer chains") as budget:
-        chains = Chains(start, end, x, pilots, steps, sizes, num_leapfrog, generator, budget)
+        path = (steps, sizes, num_leapfrog, generator, budget, forces)
+        chains = Chains(start, end, x, pilots, *path)
         chains.run(moves, capture and x.is_cuda and budget is None)
         return Annealing(*chains.result(), betas, chains.step_sizes[:-1], chains.acceptance)
 
@@ -187,6 +197,7 @@ def bidirectional(
     generator: torch.Generator | None = None,
     capture: bool = True,
     max_memory: int | None = None,
+    forces: Forces | None = None,
 ) -> Bracket:
     """A log ratio of normalising constants from below and from above, see the module.
 
@@ -210,9 +221,10 @@ def bidirectional(
     """
     _check_chains(exact, num_groups, "exact")
     rest = (num_groups, generator, capture, max_memory)
-    forward = ais(start, end, x, pilots, num_steps, schedule, num_leapfrog, None, *rest)
+    forward = ais(start, end, x, pilots, num_steps, schedule, num_leapfrog, None, *rest, forces)
     back, sizes = 1 - forward.betas.flip(0), forward.step_sizes.flip(0)
-    reverse = ais(end, start, exact, None, num_steps, back, num_leapfrog, sizes, *rest)
+    swapped = forces and forces[::-1]
+    reverse = ais(end, start, exact, None, num_steps, back, num_leapfrog, sizes, *rest, swapped)
     return Bracket(forward.log_z, -reverse.log_z, forward, reverse)
 
 
@@ -223,6 +235,17 @@ def _check_chains(x: Any, num_groups: int, name: str) -> None:
         raise ValueError(
             f"{name} must hold the same number of chains for each of {num_groups} groups, got "
             f"{len(x)} rows; row c * num_groups + g is chain c of group g"
+        )
+
+
+def _check_moves(num_leapfrog: Any, forces: Any) -> None:
+    if num_leapfrog != 0:
+        check_count(num_leapfrog, "num_leapfrog", "or 0, for no moves")
+    pair = isinstance(forces, tuple) and len(forces) == 2 and all(map(callable, forces))
+    if forces is not None and not pair:
+        raise TypeError(
+            f"forces must be two callables (N, *event) -> (N, *event), for start and end, got "
+            f"{forces!r}; for a density without a force of its own give its score"
         )
 
 

@@ -2,13 +2,19 @@
 
 For ``p(x) = integral of p(z) p(x | z)`` with a standard normal prior, chains run from ``p(z)`` to
 ``p(z) p(x | z)``, whose normalising constant is ``p(x)``, with one group of chains for each image.
-Cost: ``num_steps (num_leapfrog + 1)`` passes through the decoder and back for each of
+Cost: ``num_steps num_leapfrog`` passes through the decoder and back for each of
 ``num_chains + num_pilots`` chains of each image.
+
+With ``force_precision="bf16"`` those passes are in bfloat16, and there are ``num_steps`` passes
+forward in the decoder's own precision. This is no approximation: paths of Hamiltonian dynamics may
+follow any deterministic force (see `ais`), while acceptance and weights come from log-densities in
+the decoder's own precision.
 
 Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -20,8 +26,8 @@ from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import BernoulliPixels, Observation
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z import fused
-from scorematching.evaluation.log_z.ais import Annealing, Bracket, ais, bidirectional
-from scorematching.types import LogDensity
+from scorematching.evaluation.log_z.ais import Annealing, Bracket, Forces, ais, bidirectional
+from scorematching.types import LogDensity, Vector
 
 Decoder = Callable[[Tensor], Tensor]
 """From latents to the parameters of an `Observation`, ``z: (N, L) -> (N, *event)``."""
@@ -70,6 +76,7 @@ def decoder_log_likelihood(
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
     capture: bool = True,
+    force_precision: str | None = None,
 ) -> DecoderLikelihood:
     """Log-likelihoods of images under a decoder with a standard normal prior.
 
@@ -87,6 +94,8 @@ def decoder_log_likelihood(
         batch_size: images evaluated at a time.
         generator: source of randomness; None is torch's default generator.
         capture: whether to record a CUDA graph, on a GPU.
+        force_precision: "bf16" computes forces in bfloat16, for decoders in float32; the estimates
+            stay exact, see the module. None computes them like log-densities.
 
     Raises:
         ValueError: an argument is out of range, or the decoder returns another shape or NaN.
@@ -103,13 +112,15 @@ def decoder_log_likelihood(
     check_points(x)
     _check_counts(latent_dim, num_chains, num_pilots)
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
+    _check_precision(force_precision, x)
     prior, found = standard_normal_log_density, []
     for images in x.split(batch_size):
         posterior = _posterior(decoder, observation, images)
         shapes = [(count * len(images), latent_dim) for count in (num_chains, num_pilots)]
         z, pilots = (normal(shape, x, generator) for shape in shapes)
         rest = (num_steps, schedule, num_leapfrog, None, len(images), generator, capture)
-        found.append(ais(prior, posterior, z, pilots, *rest))
+        with _forces(force_precision, decoder, observation, images) as forces:
+            found.append(ais(prior, posterior, z, pilots, *rest, forces=forces))
     return _joined(found)
 
 
@@ -126,6 +137,7 @@ def decoder_bracket(
     num_pilots: int = 4,
     generator: torch.Generator | None = None,
     capture: bool = True,
+    force_precision: str | None = None,
 ) -> Bracket:
     """Log-likelihoods of simulated images from below and from above.
 
@@ -149,14 +161,17 @@ def decoder_bracket(
     """
     check_count(num, "num", "a hundred images are enough")
     _check_counts(latent_dim, num_chains, num_pilots)
+    _check_precision(force_precision, like)
     exact = normal((num, latent_dim), like, generator)
     with torch.no_grad():
         images = (observation or BernoulliPixels()).sample(decoder(exact), generator)
     shapes = [(count * num, latent_dim) for count in (num_chains, num_pilots)]
     z, pilots = (normal(shape, like, generator) for shape in shapes)
     prior, posterior = standard_normal_log_density, _posterior(decoder, observation, images)
+    ends = exact.repeat(num_chains, 1)
     rest = (num_steps, schedule, num_leapfrog, num, generator, capture)
-    return bidirectional(prior, posterior, z, exact.repeat(num_chains, 1), pilots, *rest)
+    with _forces(force_precision, decoder, observation, images) as forces:
+        return bidirectional(prior, posterior, z, ends, pilots, *rest, forces=forces)
 
 
 def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogDensity:
@@ -164,13 +179,48 @@ def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> 
     pixels = BernoulliPixels() if observation is None else observation
 
     def log_density(z: Tensor) -> Tensor:
-        output = decoder(z)
-        wanted = "decoder must return one image per row of latents, shape {} like x"
-        check_shape(output, (len(z), *x.shape[1:]), wanted, "reshape its output or x")
-        likelihood = fused.log_prob(pixels, output.reshape(-1, *x.shape), x)
+        likelihood = fused.log_prob(pixels, _decoded(decoder, z, x), x)
         return standard_normal_log_density(z) + likelihood.flatten()
 
     return log_density
+
+
+@contextmanager
+def _forces(
+    precision: str | None, decoder: Decoder, observation: Observation | None, x: Tensor
+) -> Iterator[Forces | None]:
+    """The forces of prior and posterior, to be used inside the block; None in full precision."""
+    if precision is None:
+        yield None
+        return
+    # Autocast keeps the weights it has converted until the outermost of its blocks ends.
+    with torch.autocast(x.device.type, enabled=False):
+        yield torch.neg, _rounded_score(decoder, observation or BernoulliPixels(), x)
+
+
+def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
+    """The score of `_posterior` with the decoder in bfloat16, ``(C G, L) -> (C G, L)``."""
+
+    def score(z: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = (z.clone() if z.is_inference() else z).detach().requires_grad_()
+            with torch.autocast(z.device.type, torch.bfloat16):
+                output = _decoded(decoder, leaf, x)
+            if not output.requires_grad:
+                return -z
+            slopes = fused.slopes(pixels, output, x)
+            (pulled,) = torch.autograd.grad(output, leaf, slopes, allow_unused=True)
+        return -z if pulled is None else pulled - z
+
+    return score
+
+
+def _decoded(decoder: Decoder, z: Tensor, x: Tensor) -> Tensor:
+    """The decoder's output for chains of images, ``(C G, L), (G, *event) -> (C, G, *event)``."""
+    output = decoder(z)
+    wanted = "decoder must return one image per row of latents, shape {} like x"
+    check_shape(output, (len(z), *x.shape[1:]), wanted, "reshape its output or x")
+    return output.reshape(-1, *x.shape)
 
 
 def _joined(found: list[Annealing]) -> DecoderLikelihood:
@@ -189,3 +239,16 @@ def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:
     check_count(latent_dim, "latent_dim", "it is the number of inputs of the decoder")
     check_count(num_chains, "num_chains", "16 chains for each image are usual")
     check_count(num_pilots, "num_pilots", "a quarter of num_chains is enough")
+
+
+def _check_precision(precision: str | None, like: Tensor) -> None:
+    if precision not in (None, "bf16"):
+        raise ValueError(
+            f'force_precision must be None or "bf16", got {precision!r}; None computes forces in '
+            "the decoder's own precision"
+        )
+    if precision is not None and like.dtype != torch.float32:
+        raise ValueError(
+            f'force_precision="bf16" must come with a decoder and images in torch.float32, got '
+            f"{like.dtype}; convert both with .float(), or use None"
+        )
