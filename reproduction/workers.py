@@ -41,6 +41,21 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextlib.contextmanager
+def timed_convolutions() -> Iterator[None]:
+    """On a GPU, each convolution by the algorithm that is fastest when tried first.
+
+    Afterwards the setting is as before. Algorithms sum in different orders, so that digits of two
+    runs may differ by rounding, as they do with atomic additions.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
     """Call a function; return its result, or the `Exception` it raises.
 

@@ -36,6 +36,7 @@ from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.files import read_json
 from reproduction.images import split_images
 from reproduction.pictures import save_pairs, save_sheet
+from reproduction.workers import timed_convolutions
 from scorematching import datasets
 from scorematching.evaluation import frechet_distance, inception, kernel_distance
 from scorematching.models import VAE, WAE, ImplicitVAE
@@ -96,6 +97,7 @@ SMOKE = {
 }
 
 
+@timed_convolutions()
 def run(config: Config, job: Job) -> Metrics:
     """Train one row, and take the distance of its samples on the way.
 

@@ -98,7 +98,8 @@ class ConditionalConv(nn.Module):
         h = F.conv2d(painted, of_z, self.first.bias, *reach)
         if x is not None:
             constant = F.conv2d(x, of_x, None, *reach)
-            h = h + constant.repeat_interleave(leading[1:].numel(), 0)
+            copies = leading[1:].numel()  # one copy, too, would have its channels first in memory
+            h = h + (constant if copies == 1 else constant.repeat_interleave(copies, 0))
         output: Tensor = self.rest(h)
         return output if z.ndim == 2 else output.unflatten(0, leading)
 

@@ -30,6 +30,7 @@ from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
 from scorematching.training import (
     Callback,
+    ModelLoss,
     TrainConfig,
     TrainState,
     load_weights,
@@ -68,7 +69,7 @@ class Settings:
     stage: int = 10_000  # iterations between evaluations and checkpoints (release)
     max_seconds: float | None = None  # of training: stop after the stage that still fits
     precision: str = "float32"  # or "bf16"
-    capture: bool | None = None  # steps as CUDA graphs; None where that is possible
+    capture: bool | None = None  # steps as CUDA graphs; None compiles them too, where possible
 
 
 # Ways to train.
@@ -90,18 +91,13 @@ def loss_for(config: Settings) -> Loss:
     if config.method == "SSM exact":
         return score_first(ScoreMatching())
     if config.method == "ELBO":
-        return _loss
+        return ModelLoss()
     return _kernel_loss(config, stein if config.method == "Stein" else spectral)
 
 
 def needs_network(config: Settings) -> bool:
     """Whether the method learns a score network."""
     return config.method.startswith("SSM")
-
-
-def _loss(model: Any, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    losses: Tensor = model.loss(batch, generator=generator)
-    return losses
 
 
 def _kernel_loss(config: Settings, estimator: Callable[[Settings, Tensor], Tensor]) -> Loss:

@@ -76,16 +76,7 @@ class Objective:
         Raises:
             ValueError: if a tensor has another length than the batch.
         """
-        if isinstance(noise, tuple):
-            return type(noise)(*(self.share(part, x, rows) for part in noise))
-        if not isinstance(noise, Tensor):
-            return None
-        if noise.ndim == 0 or len(noise) != len(x):
-            raise ValueError(
-                f"the noise of {type(self).__name__} must have the {len(x)} points along its first "
-                f"axis to be shared, got shape {tuple(noise.shape)}; override share(noise, x, rows)"
-            )
-        return noise[rows]
+        return share_rows(noise, len(x), rows, self)
 
     def terms(self, field: Field, x: Tensor, noise: Any) -> Terms:
         """The two terms of the law, both linear in the field.
@@ -102,6 +93,25 @@ class Objective:
     def loss(self, field: Field, x: Tensor, noise: Any) -> Tensor:
         """The loss of every point, ``(N,)``, for noise that has been drawn: deterministic."""
         return law(self.terms(field, x, noise))
+
+
+def share_rows(noise: Any, count: int, rows: slice, owner: Any) -> Any:
+    """Rows of noise that was drawn for ``count`` points, a tensor or tuples of them; None of none.
+
+    Raises:
+        ValueError: if a tensor has another length; the message names the owner's class.
+    """
+    if isinstance(noise, tuple):
+        parts = [share_rows(part, count, rows, owner) for part in noise]
+        return type(noise)(*parts) if hasattr(noise, "_fields") else tuple(parts)
+    if not isinstance(noise, Tensor):
+        return None
+    if noise.ndim == 0 or len(noise) != count:
+        raise ValueError(
+            f"the noise of {type(owner).__name__} must have the {count} points along its first "
+            f"axis to be shared, got shape {tuple(noise.shape)}; override share(noise, x, rows)"
+        )
+    return noise[rows]
 
 
 def law(terms: Terms) -> Tensor:

@@ -4,7 +4,8 @@ What the arguments of `train` can be:
 
 ==============  =================================================================================
 ``objective``   an `Objective`, or any function ``(model, batch, generator=...) -> (N,)``, which is
-                how models with a context are trained; `Alternating` trains parts in turn
+                how models with a context are trained; a `DrawnLoss` draws its noise first, so that
+                it can be compiled; `Alternating` trains parts in turn
 ``data``        a tensor ``(N, *event)``, shuffled anew in each epoch, a file that need not fit into
                 memory (`open_stream`), or an iterable of batches
 ``validation``  held-out points, or a function of the model that returns a loss or the losses of
@@ -28,7 +29,7 @@ the same data and take the state of the main process's generator, draw the same 
 ``batch_size`` points and noise for all of them, and each evaluates its own points with their noise.
 So the batches, the noise and the gradients are those of a single process, up to rounding, whatever
 the number of processes, and a run can be resumed by another number of them. That holds for
-`Objective` losses; a function of one's own draws other noise for another number.
+`Objective` and `DrawnLoss`; a function of one's own draws other noise for another number.
 
 A loss that is not finite raises `DivergedError`, at most 50 steps later. The module then has the
 weights of the best validation; without validation, those of the last checkpoint, whether or not
@@ -39,6 +40,7 @@ from scorematching.training.alternating import Alternating, Phase, score_first
 from scorematching.training.callbacks import Callback
 from scorematching.training.checkpoint import load_weights
 from scorematching.training.config import TrainConfig
+from scorematching.training.drawn import DrawnLoss, ModelLoss, ScoreLoss
 from scorematching.training.early_stopping import EarlyStopping
 from scorematching.training.loop import train
 from scorematching.training.losses import LossModule
@@ -52,11 +54,14 @@ from scorematching.training.tensorboard import TensorBoard
 __all__ = [
     "Alternating",
     "Callback",
+    "DrawnLoss",
     "EarlyStopping",
     "LossModule",
+    "ModelLoss",
     "Moments",
     "Phase",
     "Record",
+    "ScoreLoss",
     "Stream",
     "TensorBoard",
     "TrainConfig",

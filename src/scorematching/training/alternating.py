@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching.objectives import SlicedScoreMatchingVR
+from scorematching.objectives import Objective, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
+from scorematching.training.drawn import ModelLoss, ScoreLoss
 
 Loss = Callable[..., Tensor]
-"""An `Objective`, or any ``(model, batch, generator=...) -> (N,)``."""
+"""An `Objective`, a `DrawnLoss`, or any ``(model, batch, generator=...) -> (N,)``."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Phase:
     """A loss and the parts of a model that it trains.
 
     Args:
-        loss: any ``(model, batch, generator=...) -> (N,)``.
+        loss: an `Objective`, a `DrawnLoss`, or any ``(model, batch, generator=...) -> (N,)``.
         trains: names of submodules or parameters of the model. Other parts may have a gradient of
             this loss, but are not updated; a loss that detaches them saves time.
 
@@ -140,15 +141,15 @@ def score_first(objective: Loss | None = None) -> Alternating:
     """
     of_score = SlicedScoreMatchingVR(Gaussian()) if objective is None else objective
     return Alternating(
-        Phase(
-            lambda model, x, generator=None: model.score_loss(x, of_score, generator),
-            "score_network",
-        ),
-        Phase(
-            lambda model, x, generator=None: model.loss(x, generator=generator),
-            ("encoder", "decoder"),
-        ),
+        Phase(_score_loss(of_score), "score_network"),
+        Phase(ModelLoss(), ("encoder", "decoder")),
     )
+
+
+def _score_loss(objective: Loss) -> Loss:
+    if isinstance(objective, Objective):
+        return ScoreLoss(objective)
+    return lambda model, x, generator=None: model.score_loss(x, objective, generator)
 
 
 def phases_of(objective: Loss, module: nn.Module) -> list[tuple[Loss, list[nn.Parameter]]]:

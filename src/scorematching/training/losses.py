@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from scorematching._checks import check_type
-from scorematching.fields import Field, as_field
+from scorematching.fields import Field
 from scorematching.objectives import Objective
 from scorematching.objectives.layerwise import SignTape
 from scorematching.training.alternating import Loss, phases_of
+from scorematching.training.drawn import DrawnLoss, ObjectiveLoss
 
 
 class LossModule(nn.Module):
@@ -23,8 +25,8 @@ class LossModule(nn.Module):
 
     Args:
         model: an `nn.Module`, or a `Field` around one.
-        objective: an `Objective`, any function ``(model, batch, generator=...) -> (N,)``, or an
-            `Alternating` of several.
+        objective: an `Objective`, a `DrawnLoss`, any function ``(model, batch, generator=...) ->
+            (N,)``, or an `Alternating` of several.
         generator: source of randomness; None is torch's default generator.
         precision: "float32", or "bf16" for mixed precision.
         touch: give unused parameters a zero gradient.
@@ -58,7 +60,8 @@ class LossModule(nn.Module):
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective
-        self._objectives = [loss for loss, _ in phases_of(objective, self.module)]
+        losses = (loss for loss, _ in phases_of(objective, self.module))
+        self._losses = [ObjectiveLoss(f) if isinstance(f, Objective) else f for f in losses]
         self._model = lambda: model  # in a function, so that it is no second submodule
 
     @property
@@ -67,18 +70,21 @@ class LossModule(nn.Module):
         return [part for _, part in phases_of(self._objective, self.module)]
 
     def draw(self, batch: Any, phase: int = -1) -> Any:
-        """The noise of an `Objective` for a batch; None for objectives that draw their own."""
-        objective = self._objectives[phase]
-        return objective.draw(batch, self.generator) if isinstance(objective, Objective) else None
+        """The noise of a phase for a batch; None where there is none, or the loss draws its own."""
+        loss = self._losses[phase]
+        if not isinstance(loss, DrawnLoss):
+            return None
+        return loss.draw(self._model(), batch, self.generator)
 
     def share(self, noise: Any, batch: Any, rows: slice, phase: int = -1) -> Any:
         """The noise of some points of a batch; None where it is drawn for them anew."""
-        objective = self._objectives[phase]
-        return None if noise is None else objective.share(noise, batch, rows)  # type: ignore[attr-defined]
+        return None if noise is None else self._drawn(phase).share(noise, batch, rows)
 
     def draws_while_running(self, noise: Any, phase: int = -1) -> bool:
         """Whether the loss draws random numbers that are not in ``noise``, from `draw`."""
-        return not isinstance(self._objectives[phase], Objective) or isinstance(noise, SignTape)
+        if noise is None:
+            return not isinstance(self._losses[phase], ObjectiveLoss)
+        return any(isinstance(part, SignTape) for part in tree_leaves(noise))
 
     def forward(
         self,
@@ -95,16 +101,19 @@ class LossModule(nn.Module):
             noise: from `draw`; None lets the objective draw it.
             generator: source of randomness of this call; None is that of the module.
         """
-        objective: Any = self._objectives[phase]
         with self._autocast():
             if noise is None:
                 source = self.generator if generator is None else generator
-                losses: Tensor = objective(self._model(), batch, generator=source)
+                losses = self._losses[phase](self._model(), batch, generator=source)
             else:
-                losses = objective.loss(as_field(self._model()), batch, noise)
+                losses = self._drawn(phase).loss(self._model(), batch, noise)
         if self.touch and losses.requires_grad:
             losses = _Touch.apply(losses, *(p for p in self.parameters() if p.requires_grad))
         return losses
+
+    def _drawn(self, phase: int) -> DrawnLoss:
+        loss: Any = self._losses[phase]
+        return loss
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.precision != "bf16":

@@ -114,6 +114,21 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(tmp_path: Path, calls: li
         assert resumed[name] == whole[name]
 
 
+def test_algorithms_of_convolutions_are_timed_in_a_run_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def note(*arguments: Any) -> None:
+        seen.append(torch.backends.cudnn.benchmark)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(autoencoders_celeba, "train_model", note)
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, job(tmp_path))
+    assert seen == [True] and not torch.backends.cudnn.benchmark
+
+
 @pytest.mark.usefixtures("calls")
 def test_a_cut_run_is_reported_at_its_stage(tmp_path: Path) -> None:
     """Cut in its second stage, it has the distances of the first; finished, it has its own."""

@@ -67,6 +67,8 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     y = call.func(z.detach() if linked else z, *args, **kwargs)
     if y.shape != x.p.shape:  # a bound or exponent that broadcasts
         return apply(call, x.expand(y.shape), *args, **kwargs)
+    if _is_wider(y, x.p):  # autocast computes softplus of bf16, for example, in float32
+        x = x.to(y.dtype)
     if y.dtype != x.p.dtype or (not facts.holomorphic and y.is_complex()):
         raise NoRule
     if again is not None:
@@ -76,6 +78,11 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     single = facts.single
     shortcut = single and (lambda *values: single(*values, *args, **kwargs))
     return tape.elementwise(x, y, d1, d2, shortcut)
+
+
+def _is_wider(y: Tensor, z: Tensor) -> bool:
+    real = y.is_floating_point() and z.is_floating_point()
+    return real and y.element_size() > z.element_size()
 
 
 class _Link(torch.autograd.Function):

@@ -1,11 +1,13 @@
 """What the auto-encoders share: a normal prior of latents, a decoder, a distribution of pixels."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from scorematching._checks import check_batch, check_count, check_shape
 from scorematching._random import normal
@@ -66,6 +68,18 @@ class LatentModel(nn.Module):
         return normal(shape, like, generator)
 
 
+class ScoreNoise(NamedTuple):
+    """The noise of the loss of a score network.
+
+    Attributes:
+        encoder: that of the encoder, from `draw_noise`.
+        objective: that of the objective, such as directions ``(M, N, Dz)``.
+    """
+
+    encoder: Any
+    objective: Any
+
+
 class ScoredModel(LatentModel, ABC):
     """A model that needs the score of its own latents, from a network or an estimator."""
 
@@ -81,12 +95,30 @@ class ScoredModel(LatentModel, ABC):
         self.encoder, self.score_network = encoder, score_network
 
     @abstractmethod
-    def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def draw_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Any:
+        """The noise of `encode` and of the loss; an empty tuple where they have none."""
+
+    @abstractmethod
+    def encode(
+        self, x: Tensor, generator: torch.Generator | None = None, *, noise: Any = None
+    ) -> Tensor:
         """Latents of points, differentiable: ``(N, *event) -> (N, Dz)``."""
 
     @abstractmethod
     def score(self, z: Tensor, x: Tensor) -> Tensor:
         """The score network at latents of points, ``(N, Dz), (N, *event) -> (N, Dz)``."""
+
+    def draw_score_noise(
+        self, x: Tensor, objective: Any, generator: torch.Generator | None = None
+    ) -> ScoreNoise:
+        """The noise of `score_loss`: that of the encoder, then that of the objective at latents.
+
+        An objective must draw its noise by the shape of latents alone. Their values are not known
+        yet and given as NaN.
+        """
+        check_batch(x)
+        z = x.new_full((len(x), self.latent_dim), math.nan)
+        return ScoreNoise(self.draw_noise(x, generator), objective.draw(z, generator))
 
     def score_loss(
         self,
@@ -94,6 +126,8 @@ class ScoredModel(LatentModel, ABC):
         objective: Any,
         generator: torch.Generator | None = None,
         check_smoothness: bool = True,
+        *,
+        noise: ScoreNoise | None = None,
     ) -> Tensor:
         """The loss of the score network at latents of points, ``(N,)``.
 
@@ -106,16 +140,22 @@ class ScoredModel(LatentModel, ABC):
                 the paper's, ``ScoreMatching()`` has the exact trace.
             generator: source of randomness; None is torch's default generator.
             check_smoothness: refuse a score network with kinks, whose gradient would be wrong.
+            noise: from `draw_score_noise`; None draws it.
 
         Raises:
             ValueError: if there is no score network.
         """
         check_batch(x)
         self.require_score_network()
+        of_encoder, of_objective = noise or (None, None)
         with torch.no_grad():
-            z = self.encode(x, generator)
+            z = self.encode(x, generator, noise=of_encoder)
         field = VectorField(lambda z: self.score(z, x), check_smoothness)
-        losses: Tensor = objective(field, z, generator)
+        losses: Tensor = (
+            objective(field, z, generator)
+            if noise is None
+            else objective.loss(field, z, _in_dtype_of(z, of_objective))
+        )
         return losses
 
     def require_score_network(self) -> nn.Module:
@@ -126,3 +166,18 @@ class ScoredModel(LatentModel, ABC):
                 "with one, or pass an estimator, loss(x, score=lambda z: fit_stein(z).at_samples())"
             )
         return self.score_network
+
+
+def check_noise(noise: Any, shape: Sequence[int]) -> None:
+    """Require noise of a shape."""
+    wanted = "noise must be normal numbers of shape {}"
+    check_shape(noise, shape, wanted, "draw it with model.draw_noise(x)")
+
+
+def _in_dtype_of(z: Tensor, noise: Any) -> Any:
+    """Noise in the dtype of z, which mixed precision may have changed."""
+
+    def convert(part: Tensor) -> Tensor:
+        return part.to(z.dtype) if part.is_floating_point() and part.dtype != z.dtype else part
+
+    return tree_map_only(Tensor, convert, noise)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from scorematching._checks import check_batch, check_count
 from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders.base import LatentModel, ScoredModel
+from scorematching.models.autoencoders.base import LatentModel, ScoredModel, check_noise
 
 Estimator = Callable[[Tensor], Tensor]
 """Scores of B distributions at M samples of each, ``(B, M, Dz) -> (B, M, Dz)``."""
@@ -46,20 +46,38 @@ class VAE(LatentModel):
         mean, log_std = self.encoder(x).chunk(2, -1)
         return mean, log_std
 
-    def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw latents of points, ``(N, *event) -> (N, Dz)``."""
-        return self._draw(*self.posterior(x), generator)
+    def draw_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The noise of `encode` and `loss`, standard normal ``(N, Dz)`` in the dtype of x."""
+        return self.noise((len(x), self.latent_dim), x, generator)
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Minus the evidence lower bound with one draw, ``(N, *event) -> (N,)``."""
+    def encode(
+        self, x: Tensor, generator: torch.Generator | None = None, *, noise: Tensor | None = None
+    ) -> Tensor:
+        """Draw latents of points, ``(N, *event) -> (N, Dz)``; arguments as those of `loss`."""
+        eps = self.draw_noise(x, generator) if noise is None else noise
+        return _latents(*self.posterior(x), eps)
+
+    def loss(
+        self, x: Tensor, generator: torch.Generator | None = None, *, noise: Tensor | None = None
+    ) -> Tensor:
+        """Minus the evidence lower bound with one draw, ``(N, *event) -> (N,)``.
+
+        Args:
+            x: points ``(N, *event)``.
+            generator: source of randomness; None is torch's default generator.
+            noise: from `draw_noise`; None draws it.
+        """
         check_batch(x)
         mean, log_std = self.posterior(x)
-        z = self._draw(mean, log_std, generator)
+        eps = self.draw_noise(x, generator) if noise is None else noise
+        z = _latents(mean, log_std, eps)
         kl = 0.5 * (mean.square() + (2 * log_std).exp() - 1).sum(-1) - log_std.sum(-1)
         return kl - self.log_likelihood(z, x)
 
-    def _draw(self, mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
-        return mean + log_std.exp() * self.noise(mean.shape, mean, generator)
+
+def _latents(mean: Tensor, log_std: Tensor, eps: Tensor) -> Tensor:
+    check_noise(eps, mean.shape)
+    return mean + log_std.exp() * eps
 
 
 class ImplicitVAE(ScoredModel):
@@ -104,8 +122,26 @@ class ImplicitVAE(ScoredModel):
         super().__init__(encoder, decoder, observation, latent_dim, score_network)
         self.noise_dim = latent_dim if noise_dim is None else noise_dim
 
-    def encode(
+    def draw_noise(
         self, x: Tensor, generator: torch.Generator | None = None, num: int | None = None
+    ) -> Tensor:
+        """The noise of `encode` and `loss`, standard normal ``(N, De)`` in the dtype of x.
+
+        Args:
+            x: points ``(N, *event)``.
+            generator: source of randomness; None is torch's default generator.
+            num: M, samples per point; the noise is then ``(N, M, De)``.
+        """
+        many = () if num is None else (num,)
+        return self.noise((len(x), *many, self.noise_dim), x, generator)
+
+    def encode(
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        num: int | None = None,
+        *,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Draw latents of points, differentiable: ``(N, *event) -> (N, Dz)``.
 
@@ -113,9 +149,12 @@ class ImplicitVAE(ScoredModel):
             x: points ``(N, *event)``.
             generator: source of randomness; None is torch's default generator.
             num: M, samples per point; the result is then ``(N, M, Dz)``.
+            noise: from `draw_noise`; None draws it.
         """
+        eps = self.draw_noise(x, generator, num) if noise is None else noise
         many = () if num is None else (num,)
-        z: Tensor = self.encoder(self.noise((len(x), *many, self.noise_dim), x, generator), x)
+        check_noise(eps, (len(x), *many, self.noise_dim))
+        z: Tensor = self.encoder(eps, x)
         return z
 
     def score(self, z: Tensor, x: Tensor) -> Tensor:
@@ -130,6 +169,8 @@ class ImplicitVAE(ScoredModel):
         num_samples: int = 100,
         generator: torch.Generator | None = None,
         num_decoded: int = 1,
+        *,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """The loss of encoder and decoder: ``-log p(x | z) - log p(z) + log q(z | x)``, ``(N,)``.
 
@@ -144,10 +185,11 @@ class ImplicitVAE(ScoredModel):
             num_samples: M, samples per point for an estimator.
             generator: source of randomness; None is torch's default generator.
             num_decoded: how many of the M are decoded, one in the paper; more reduce the variance.
+            noise: from `draw_noise`, for an estimator with ``num=num_samples``; None draws it.
         """
         check_batch(x)
         if score is None:
-            z = self.encode(x, generator)
+            z = self.encode(x, generator, noise=noise)
             scored = entropy_terms(z, lambda z: self.score(z, x))
             return scored - self.log_prior(z) - self.log_likelihood(z, x)
         check_count(num_samples, "num_samples", "the paper draws 100 per digit, 20 per face")
@@ -157,7 +199,7 @@ class ImplicitVAE(ScoredModel):
                 f"num_decoded must be at most num_samples, {num_samples}, got {num_decoded}; "
                 "only latents that were drawn can be decoded"
             )
-        z = self.encode(x, generator, num_samples)
+        z = self.encode(x, generator, num_samples, noise=noise)
         decoded, points = z[:, :num_decoded].flatten(0, 1), x.repeat_interleave(num_decoded, 0)
         likelihood = self.log_likelihood(decoded, points).unflatten(0, (len(x), num_decoded))
         return (entropy_terms(z, score) - self.log_prior(z)).mean(1) - likelihood.mean(1)

@@ -1,5 +1,7 @@
 """Wasserstein auto-encoders."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -52,7 +54,13 @@ class WAE(ScoredModel):
         check_positive(lam, "lam", "10 is the weight of the published experiments")
         self.lam = lam
 
-    def encode(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def draw_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Any:
+        """An empty tuple: encoder and loss are deterministic."""
+        return ()
+
+    def encode(
+        self, x: Tensor, generator: torch.Generator | None = None, *, noise: Any = None
+    ) -> Tensor:
         """Latents of points, ``(N, *event) -> (N, Dz)``; deterministic."""
         z: Tensor = self.encoder(x)
         return z
@@ -63,7 +71,12 @@ class WAE(ScoredModel):
         return s
 
     def loss(
-        self, x: Tensor, score: Estimator | None = None, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        score: Estimator | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        noise: Any = None,
     ) -> Tensor:
         """The loss of encoder and decoder: ``|x - decode(z)|^2 + lam (log q(z) - log p(z))``, (N,).
 
@@ -76,6 +89,7 @@ class WAE(ScoredModel):
                 ``(1, N, Dz) -> (1, N, Dz)``, such as ``lambda z: fit_stein(z).at_samples()``; None
                 uses the score network.
             generator: not used; the loss is deterministic.
+            noise: not used either.
         """
         check_batch(x)
         z = self.encode(x)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from scorematching._graphs import generator_or_default
 from scorematching.training.executors.batches import batch_gradients
@@ -27,10 +28,11 @@ Tensors = list[Tensor]
 class CompiledGradients(Gradients):
     """The gradients of a mean loss, by one compiled function for each phase and batch shape.
 
-    An `Objective` draws its noise outside of that function, from the same generator and in the
-    same order as in eager steps. Compilation takes tens of seconds. Each function is compared with
-    the eager one once, at other weights and points than those it was traced with. On a GPU with
-    ``torch.set_float32_matmul_precision("medium")`` matrix products are done in bfloat16.
+    An `Objective` or `DrawnLoss` draws its noise outside of that function, from the same generator
+    and in the same order as in eager steps. Compilation takes tens of seconds. Each function is
+    compared with the eager one once, at other weights and points than those it was traced with. On
+    a GPU with ``torch.set_float32_matmul_precision("medium")`` matrix products are done in
+    bfloat16.
     """
 
     def __init__(self, losses: LossModule) -> None:
@@ -39,7 +41,7 @@ class CompiledGradients(Gradients):
         self.compiled: dict[Any, _Phase] = {}
 
     def prepare(self, batch: Any) -> None:
-        """Compile all phases for batches of this shape and dtype; draws no random numbers.
+        """Compile all phases for batches of this shape, memory order and dtype, without drawing.
 
         Raises:
             TypeError: if the objective draws while it runs.
@@ -60,9 +62,16 @@ class CompiledGradients(Gradients):
         return self.compiled[_key(batch, phase)](batch, self.module.draw(batch, phase))
 
 
-def _dense(noise: Tensor | None) -> Tensor | None:
-    """Noise as a plain tensor: what is known about the zeros of directions holds for one call."""
-    return None if noise is None else noise.as_subclass(Tensor)
+def _dense(noise: Any) -> list[Any]:
+    """The tensors of noise as plain ones: what is known about their zeros holds for one call.
+
+    Raises:
+        TypeError: if noise has other parts than tensors, such as signs that are drawn when needed.
+    """
+    parts = tree_leaves(noise)
+    if not all(isinstance(part, Tensor | None) for part in parts):
+        raise TypeError(_DRAWS_WHILE_IT_RUNS.format("the objective"))
+    return [part if part is None else part.as_subclass(Tensor) for part in parts]
 
 
 class _Phase:
@@ -72,8 +81,6 @@ class _Phase:
     """
 
     def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:
-        if not isinstance(noise, Tensor | None):
-            raise TypeError(_DRAWS_WHILE_IT_RUNS.format("the objective"))
         trained, named = {id(p) for p in losses.parts[phase]}, list(losses.named_parameters())
         self.losses, self.phase = losses, phase
         self.leaves = {name: p for name, p in named if id(p) in trained}
@@ -88,13 +95,16 @@ class _Phase:
         with torch.no_grad():
             loss, gradients = self.function(values, list(self.fixed.values()), batch, _dense(noise))
         for parameter, gradient in zip(self.used, gradients):
-            parameter.grad = gradient
+            parameter.grad = _in_order_of(parameter, gradient)
         return loss
 
     def _compile(self, batch: Tensor, noise: Any) -> Callable[..., tuple[Tensor, Tensors]]:
+        structure, parts = tree_structure(noise), _dense(noise)
+
         def evaluate(
-            values: Tensors, others: Tensors, batch: Tensor, noise: Any
+            values: Tensors, others: Tensors, batch: Tensor, parts: list[Any]
         ) -> tuple[Tensor, Tensors]:
+            noise = tree_unflatten(parts, structure)
             inputs = [value.detach().requires_grad_() for value in values]
             state = dict(zip([*self.leaves, *self.fixed], [*inputs, *others]))
             with torch.enable_grad():
@@ -105,8 +115,8 @@ class _Phase:
             return loss.detach(), [gradient for gradient in gradients if gradient is not None]
 
         values, others = _copies(self.leaves), _copies(self.fixed)
-        evaluate(values, others, batch, _dense(noise))  # the model is checked eagerly only
-        graph = make_fx(evaluate)(values, others, batch, _dense(noise))
+        evaluate(values, others, batch, parts)  # the model is checked eagerly only
+        graph = make_fx(evaluate)(values, others, batch, parts)
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
         if batch.is_cuda:  # where small products do not fill the device
@@ -116,14 +126,22 @@ class _Phase:
             batch_gradients(graph)
         compiled = torch.compile(graph, dynamic=False, options=_compiler_options())
         function: Callable[..., tuple[Tensor, Tensors]] = compiled
+        flipped = torch.empty_like(batch).copy_(batch.flip(0))  # in the same order in memory
         with torch.no_grad():
             for scale in (1.1, 1.0):
-                inputs = ([scale * value for value in values], others, batch.flip(0), noise)
+                inputs = ([scale * value for value in values], others, flipped, parts)
                 expected = evaluate(*inputs)
                 if expected[0].isfinite():
                     break
             _check_agree(function(*inputs), expected)
         return function
+
+
+def _in_order_of(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """A gradient with the strides of its parameter, as autograd and fused optimisers have it."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _compiler_options() -> dict[str, Any]:
@@ -142,7 +160,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def _key(batch: Tensor, phase: int) -> Any:
-    return phase, batch.shape, batch.dtype
+    return phase, batch.shape, batch.stride(), batch.dtype
 
 
 _DRAWS_WHILE_IT_RUNS = (

@@ -30,13 +30,13 @@ def allows_bfloat16(module: GraphModule) -> bool:
 
 
 def round_products(module: GraphModule) -> None:
-    """Round the factors and results of matrix products to bfloat16, in place.
+    """Round the factors and results of float32 matrix products to bfloat16, in place.
 
     Terms are added in float32 inside a product. A matrix that is a factor of several products, as
-    it is or transposed, is rounded once.
+    it is or transposed, is rounded once. Products that autocast has in bfloat16 stay as they are.
     """
     graph, rounded = module.graph, dict[Node, Node]()
-    for node in [node for node in graph.nodes if is_product(node)]:
+    for node in [node for node in graph.nodes if is_product(node) and _is_float32(node)]:
         left, right = (_rounded(graph, factor, rounded) for factor in node.args[-2:])
         product = graph.call_function(aten.mm.default, (left, right))
         result = graph.call_function(convert, (product, torch.float32))
@@ -46,6 +46,10 @@ def round_products(module: GraphModule) -> None:
     legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _is_float32(product: Node) -> bool:
+    return bool(view(product.args[-1]).node.meta["val"].dtype == torch.float32)
 
 
 def _rounded(graph: Graph, factor: Any, rounded: dict[Node, Node]) -> Node:

@@ -1,0 +1,96 @@
+"""Mixed precision, where torch computes some functions of bf16 numbers in float32.
+
+On a GPU autocast does so for softplus, exp, pow and others, on a CPU for none of them. Here
+softplus is treated on the CPU as on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import scorematching as sm
+
+CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+
+@pytest.fixture
+def wide_softplus() -> Iterator[None]:
+    """Softplus of bf16 in float32 under autocast, as on a GPU."""
+
+    def softplus(z: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+        with torch._C._ExcludeDispatchKeyGuard(CPU):
+            wide = z.float() if z.dtype == torch.bfloat16 else z
+            return torch.ops.aten.softplus.default(wide, beta, threshold)
+
+    library = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    library.impl("softplus", softplus)
+    yield
+    library._destroy()
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def network(outputs: int, convolutions: bool) -> nn.Module:
+    layers: list[nn.Module] = [nn.Linear(4, 16), nn.Softplus(), nn.Linear(16, 16)]
+    if convolutions:
+        layers += [nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3), nn.Softplus()]
+        layers += [nn.Flatten(), nn.Linear(12, 16)]
+    net = nn.Sequential(*layers, nn.Softplus(), nn.Linear(16, outputs)).double()
+    g = torch.Generator().manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, 0, p[0].numel() ** -0.5, generator=g)
+    return net
+
+
+def loss_and_gradient(net: nn.Module, x: Tensor, v: Tensor, route: str = "auto") -> Tensor:
+    """In mixed precision where the network is float32."""
+    outputs = net[-1].out_features  # type: ignore[index]
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.dtype == torch.float32):
+        field: Any = sm.VectorField(net, route=route)
+        if outputs == 1:
+            field = sm.LogDensityField(lambda x: net(x).squeeze(-1), route=route)
+        loss = sm.SlicedScoreMatchingVR().loss(field, x, v.to(x.dtype)).mean()
+    gradients = torch.autograd.grad(loss, list(net.parameters()), allow_unused=True)
+    found = [loss, *(g for g in gradients if g is not None)]
+    return torch.cat([t.detach().flatten() for t in found]).double().cpu()
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.usefixtures("wide_softplus")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("convolutions", [False, True])
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_softplus_in_mixed_precision(outputs: int, convolutions: bool, device: str) -> None:
+    """Its own rule is used; losses and gradients are those in float64, up to rounding to bf16."""
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    v = sm.Gaussian().sample(x, 2, torch.Generator().manual_seed(2))
+    net = network(outputs, convolutions)
+    exact = loss_and_gradient(net, x, v)
+    net, x, v = net.float().to(device), x.float().to(device), v.to(device)
+    loss_and_gradient(net, x, v)
+    with Counting() as counting:
+        mixed = loss_and_gradient(net, x, v)
+    assert "log1p" not in counting.names and "where" not in counting.names
+    assert counting.names.count("softplus") <= 4 * (3 if convolutions else 2)
+    twice = relative(loss_and_gradient(net, x, v, "reverse"), exact)
+    assert relative(mixed, exact) < max(0.02, 2 * twice)
+    assert torch.cosine_similarity(mixed, exact, 0) > 0.999
