@@ -22,7 +22,8 @@ from scorematching.errors import DivergedError
 from scorematching.training import Alternating, Callback, Phase, TrainConfig, read_log, train
 from scorematching.training import loop as loop_module
 from scorematching.training.executors import Captured, CompiledGradients, Fallback
-from scorematching.training.executors.choice import preferences
+from scorematching.training.executors.choice import COMPILE_FROM, preferences
+from scorematching.training.executors.compiled import NoGain
 from scorematching.training.loss_reader import READ_EVERY, LossReader
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
@@ -359,6 +360,39 @@ def test_a_step_that_cannot_be_recorded_is_repeated() -> None:
     assert reported == [("eager", "CaptureError: cannot be recorded")]
     with pytest.raises(CaptureError):
         Fallback(["captured"], Recording, lambda *new: None)(torch.tensor(2))
+
+
+def test_an_executor_that_gains_nothing_is_replaced_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Executor(Step):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def prepare(self, batch: Tensor) -> None:
+            if self.name == "compiled":
+                raise NoGain("its products are large")
+
+        def __call__(self, batch: Tensor) -> Tensor:
+            return batch
+
+    execute = Fallback(["compiled", "eager"], Executor, lambda *new: None)
+    with caplog.at_level("INFO", logger="scorematching.training"):
+        assert execute(torch.tensor(2)) == 2 and execute.name == "eager"
+    found = [r for r in caplog.records if "no faster" in r.getMessage()]
+    assert [r.levelname for r in found] == ["INFO"]
+    with pytest.raises(NoGain):
+        Fallback(["compiled"], Executor, lambda *new: None)(torch.tensor(2))
+
+
+@pytest.mark.gpu
+def test_steps_of_large_products_are_captured_by_default() -> None:
+    """Compiled explicitly they are, but "auto" does not wait for the compiler."""
+    model = sm.models.MLPDensity(64, (64, 64), generator=seeded(0)).cuda()
+    x = torch.randn(128, 64, device="cuda")
+    config = TrainConfig(steps=COMPILE_FROM, batch_size=128, log_every=COMPILE_FROM)
+    assert train(model, sm.ScoreMatching(), x, config).executor == "captured"
+    assert train(model, sm.SlicedScoreMatchingVR(), x, config).executor == "compiled+captured"
 
 
 def test_batches_that_are_no_tensors_run_eagerly() -> None:

@@ -142,7 +142,8 @@ def test_products_with_many_rows_fill_a_device() -> None:
     few, many = normal(5, 3), normal(MANY_ROWS, 3)
     assert not fills_device(make_fx(lambda w, x: x @ w)(w, few))
     assert fills_device(make_fx(lambda w, x: x @ w)(w, many))
-    assert fills_device(make_fx(lambda x, y: x.T @ y)(many, many))  # the gradient of a weight
+    assert fills_device(make_fx(lambda x, y: x.t() @ y)(many, many))  # the gradient of a weight
     assert not fills_device(make_fx(torch.sin)(many))
+    assert not fills_device(make_fx(lambda x, y: x @ y)(many.T.contiguous(), many))  # features
     wide = normal(64, 300)  # its product has more multiplications than that of the many rows
     assert not fills_device(make_fx(lambda w, x, y: (x @ w, y @ y.T))(w, many, wide))

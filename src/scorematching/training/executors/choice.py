@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorematching._graphs import CaptureError
 from scorematching.training.executors.captured import Captured, make_capturable
-from scorematching.training.executors.compiled import CompiledGradients
+from scorematching.training.executors.compiled import CompiledGradients, NoGain
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
 from scorematching.training.sharing import SharedGradients
@@ -31,8 +31,9 @@ def preferences(
 ) -> tuple[str, ...]:
     """Names of executors, the preferred one first.
 
-    "auto" on a GPU is "compiled+captured" (from `COMPILE_FROM` steps on), then "captured", then
-    "eager"; on a CPU, and where batches differ in shape (``static=False``), it is "eager".
+    "auto" on a GPU is "compiled+captured" (from `COMPILE_FROM` steps on, and where that is faster),
+    then "captured", then "eager"; on a CPU, and where batches differ in shape (``static=False``),
+    it is "eager".
 
     Raises:
         ValueError: if a name is unknown.
@@ -80,7 +81,7 @@ def choose(
         )
     if any("captured" in name for name in possible):
         make_capturable(step.optimizer)
-    return Fallback(possible, partial(_make, step, losses), report)
+    return Fallback(possible, partial(_make, step, losses, possible[-1]), report)
 
 
 class Fallback:
@@ -126,9 +127,11 @@ class Fallback:
         if not self.left:
             raise error
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        failed = self.name
+        failed, declined = self.name, isinstance(error, NoGain)
         self._use_next()
-        logger.warning('executor "%s" failed, continuing with "%s": %s', failed, self.name, reason)
+        say = logger.info if declined else logger.warning
+        verb = "is no faster" if declined else "failed"
+        say('executor "%s" %s, continuing with "%s": %s', failed, verb, self.name, reason)
         self.report(self.name, reason)
 
     def _use_next(self) -> None:
@@ -137,9 +140,10 @@ class Fallback:
         logger.info('executor: "%s"', self.name)
 
 
-def _make(step: Step, losses: LossModule, name: str) -> Any:
+def _make(step: Step, losses: LossModule, last: str, name: str) -> Any:
+    """An executor by name; ``last`` is the one after which there is none."""
     if "compiled" in name:
-        step = step.using(CompiledGradients(losses))
+        step = step.using(CompiledGradients(losses, only_for_gain=name != last))
     return Captured(step, losses.generator) if "captured" in name else step
 
 

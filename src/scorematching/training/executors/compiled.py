@@ -17,12 +17,16 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 from scorematching._graphs import generator_or_default
 from scorematching.training.executors.batches import batch_gradients
 from scorematching.training.executors.precision import allows_bfloat16, round_products
-from scorematching.training.executors.products import merge_products
+from scorematching.training.executors.products import fills_device, merge_products
 from scorematching.training.losses import LossModule
 from scorematching.training.step import Gradients
 from scorematching.training.validation import temporary_state
 
 Tensors = list[Tensor]
+
+
+class NoGain(RuntimeError):
+    """Compilation of a step would take minutes and not make it faster."""
 
 
 class CompiledGradients(Gradients):
@@ -33,11 +37,15 @@ class CompiledGradients(Gradients):
     compared with the eager one once, at other weights and points than those it was traced with. On
     a GPU with ``torch.set_float32_matmul_precision("medium")`` matrix products are done in
     bfloat16.
+
+    Args:
+        losses: of the model.
+        only_for_gain: refuse steps whose products fill a GPU by themselves.
     """
 
-    def __init__(self, losses: LossModule) -> None:
+    def __init__(self, losses: LossModule, only_for_gain: bool = False) -> None:
         super().__init__(losses)
-        self.module = losses
+        self.module, self.only_for_gain = losses, only_for_gain
         self.compiled: dict[Any, _Phase] = {}
 
     def prepare(self, batch: Any) -> None:
@@ -47,6 +55,7 @@ class CompiledGradients(Gradients):
             TypeError: if the objective draws while it runs.
             ValueError: if the model changes its own state while it runs, or computes something by
                 other means than torch's operations.
+            NoGain: if it would not be faster, where that is asked for.
             Exception: whatever the tracer or the compiler raise.
         """
         source = generator_or_default(self.module.generator, batch.device)
@@ -54,7 +63,8 @@ class CompiledGradients(Gradients):
             if _key(batch, phase) not in self.compiled:
                 with temporary_state(source, source.get_state()):
                     noise = self.module.draw(batch, phase)
-                    self.compiled[_key(batch, phase)] = _Phase(self.module, phase, batch, noise)
+                    rest = (batch, noise, self.only_for_gain)
+                    self.compiled[_key(batch, phase)] = _Phase(self.module, phase, *rest)
 
     def __call__(self, batch: Any, phase: int) -> Tensor:
         """Set ``.grad`` of the parameters that the loss uses; returns the mean loss."""
@@ -80,9 +90,11 @@ class _Phase:
     They are compiled for batches and noise like those given.
     """
 
-    def __init__(self, losses: LossModule, phase: int, batch: Tensor, noise: Any) -> None:
+    def __init__(
+        self, losses: LossModule, phase: int, batch: Tensor, noise: Any, only_for_gain: bool
+    ) -> None:
         trained, named = {id(p) for p in losses.parts[phase]}, list(losses.named_parameters())
-        self.losses, self.phase = losses, phase
+        self.losses, self.phase, self.only_for_gain = losses, phase, only_for_gain
         self.leaves = {name: p for name, p in named if id(p) in trained}
         self.fixed = {name: p.detach() for name, p in named if id(p) not in trained}
         self.fixed |= dict(losses.named_buffers())
@@ -120,6 +132,8 @@ class _Phase:
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
         if batch.is_cuda:  # where small products do not fill the device
+            if self.only_for_gain and fills_device(graph):
+                raise NoGain("its matrix products fill the GPU by themselves")
             merge_products(graph)
             if allows_bfloat16(graph):
                 round_products(graph)

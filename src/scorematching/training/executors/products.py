@@ -55,13 +55,16 @@ def fills_device(module: GraphModule) -> bool:
     """Whether most multiplications are in products with many rows, as in exact score matching.
 
     Then neither merging products nor fusing other operations saves time: both are bound by the
-    device itself, and not by the number of their launches.
+    device itself, and not by the number of their launches. Of convolutions that is not known.
     """
+    if any(node.target is aten.convolution.default for node in module.graph.nodes):
+        return False
     large, total = 0, 0
     for node in filter(is_product, module.graph.nodes):
-        (rows, terms), columns = node.args[-2].meta["val"].shape, node.meta["val"].shape[1]
-        work = rows * terms * columns
-        large, total = large + work * (max(rows, terms) >= MANY_ROWS), total + work
+        left, (rows, terms) = view(node.args[-2]), node.args[-2].meta["val"].shape
+        points = terms if left.transposed else rows  # the gradient of a weight sums over points
+        work = rows * terms * node.meta["val"].shape[1]
+        large, total = large + work * (points >= MANY_ROWS), total + work
     return 2 * large > total
 
 
