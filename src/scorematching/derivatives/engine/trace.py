@@ -189,6 +189,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tape = _tape_of(args, kwargs)
     if torch.is_grad_enabled() != tape.recording:
         return _without_gradient(tape, func, args, kwargs)
+    if operation is not None and not (kwargs or operation.may_write or tape.has_buffers):
+        return _apply(tape, func, operation, args, kwargs)  # as most calls are
     target = args[0] if operation is not None and _writes(operation, args, kwargs) else None
     if target is not None and not isinstance(target, Traced):
         raise NeedsBuffers(f"{name_of(func)}: writes traced values into a tensor not traced")
@@ -266,6 +268,8 @@ def _without_gradient(tape: Tape, func: Any, args: Any, kwargs: dict[str, Any]) 
 
 def _tape_of(args: Any, kwargs: dict[str, Any]) -> Tape:
     """The tape of the first traced argument; nested arguments are searched only if need be."""
+    if args and isinstance(args[0], Traced):
+        return args[0].tape
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, Traced):
             return a.tape

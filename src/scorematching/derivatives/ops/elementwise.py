@@ -67,9 +67,11 @@ def apply(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     y = call.func(z.detach() if linked else z, *args, **kwargs)
     if y.shape != x.p.shape:  # a bound or exponent that broadcasts
         return apply(call, x.expand(y.shape), *args, **kwargs)
-    if _is_wider(y, x.p):  # autocast computes softplus of bf16, for example, in float32
-        x = x.to(y.dtype)
-    if y.dtype != x.p.dtype or (not facts.holomorphic and y.is_complex()):
+    if y.dtype != x.p.dtype:
+        if not _is_wider(y, x.p):
+            raise NoRule
+        x = x.to(y.dtype)  # autocast computes softplus of bf16, for example, in float32
+    if not facts.holomorphic and y.is_complex():
         raise NoRule
     if again is not None:
         return tape.elementwise(x, *activations.apply(again(*args, **kwargs), x.p, y))
@@ -117,7 +119,7 @@ def softplus(z: Tensor, y: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     s = torch.sigmoid(z if beta == 1 else beta * z)
     if threshold < 20:  # beyond it torch returns z, whose derivative is one
         s = torch.where(beta * z > threshold, 1.0, s)
-    times_slope = torch.ops.aten.sigmoid_backward  # q s (1 - s) in one kernel
+    times_slope = torch.ops.aten.sigmoid_backward.default  # q s (1 - s) in one kernel
     return s, lambda q: times_slope(q, s) if beta == 1 else beta * times_slope(q, s)
 
 

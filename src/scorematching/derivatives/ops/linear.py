@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -210,11 +210,24 @@ def permute(call: Call, x: Traced, *args: Any, **kwargs: Any) -> Any:
     y = call.func(x.p, *args, **kwargs)
     if y.is_complex() and call.name in ("adjoint", "H", "mH"):
         raise NoRule
-    # Distinct lengths show where every axis goes, with no memory behind them.
-    order = call.func(torch.empty([2 + i for i in range(x.p.ndim)], device="meta"), *args, **kwargs)
-    dims = [length - 2 for length in order.shape]
+    keywords = tuple((name, _hashable(value)) for name, value in kwargs.items())
+    dims = _order(call.func, x.p.ndim, tuple(map(_hashable, args)), keywords)
     axis = dims.index(x.axis) if x.axis is not None else None
     return selection(call.tape, x, y, lambda t: t.permute(0, *[d + 1 for d in dims]), axis)
+
+
+def _hashable(argument: Any) -> Any:
+    return tuple(argument) if isinstance(argument, list) else argument
+
+
+@lru_cache(maxsize=1024)
+def _order(func: Any, ndim: int, args: Any, keywords: Any) -> tuple[int, ...]:
+    """Which axis of a value each axis of the result is.
+
+    Distinct lengths show where every axis goes, with no memory behind them.
+    """
+    lengths = torch.empty([2 + i for i in range(ndim)], device="meta")
+    return tuple(length - 2 for length in func(lengths, *args, **dict(keywords)).shape)
 
 
 @structural("expand_as", "broadcast_to", "expand", kind="linear")

@@ -44,6 +44,11 @@ class Operation:
         """Name and kind, by which operations are counted."""
         return self.name, self.kind
 
+    @cached_property
+    def may_write(self) -> bool:
+        """Whether a call without keywords may write into its first argument."""
+        return self.writes or self.inplace is not None
+
 
 OPERATIONS: dict[Any, Operation] = {}
 """Operations by function object."""
