@@ -27,9 +27,6 @@ class Banana(Distribution):
         curvature: any number; 0 is a Gaussian.
         scale: standard deviation of x1.
 
-    Raises:
-        ValueError: if dim < 2, the curvature is not finite or the scale not positive.
-
     Example:
         >>> p = Banana(curvature=0.5)
         >>> p.score(torch.tensor([[2.0, 1.5]])).tolist()
@@ -55,9 +52,8 @@ class Banana(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         x1, z, rest = self._straighten(x)
-        return standard_normal_log_density(torch.cat([x1 / self.scale, z, rest], -1)) - math.log(
-            self.scale
-        )
+        straight = torch.cat([x1 / self.scale, z, rest], -1)
+        return standard_normal_log_density(straight) - math.log(self.scale)
 
     def _score(self, x: Tensor) -> Tensor:
         x1, z, rest = self._straighten(x)
@@ -80,9 +76,6 @@ class Funnel(Distribution):
     Args:
         dim: D, at least 2.
         scale: standard deviation of x1.
-
-    Raises:
-        ValueError: if dim < 2 or the scale is not positive.
 
     Reference:
         Neal (2003), Slice sampling, section 8.
@@ -138,9 +131,6 @@ class Ring(Distribution):
         radius: where the density is highest.
         width: standard deviation of the distance from the centre, for width << radius.
         dim: D, at least 2.
-
-    Raises:
-        ValueError: if radius or width is not positive or dim < 2.
 
     Example:
         The score is zero all around the ridge.

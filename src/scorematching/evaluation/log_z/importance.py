@@ -46,7 +46,7 @@ class LogZEstimate:
         """The estimate from independent log-weights ``(n,)``.
 
         Raises:
-            ValueError: a weight is NaN or plus infinity, or there are none.
+            ValueError: a weight is NaN or plus infinity.
         """
         advice = "pass one number per sample"
         check_shape(log_weights, (None,), "log_weights must have shape (n,)", advice)
@@ -80,8 +80,7 @@ def importance_log_z(
             depend on it, are then evaluated in parts.
 
     Raises:
-        TypeError: the proposal is not a `Distribution`.
-        ValueError: f returns another shape, NaN or plus infinity.
+        ValueError: f returns NaN or plus infinity.
 
     Example:
         If the proposal is right up to a constant, one sample is enough.
@@ -114,12 +113,7 @@ def check_distribution(value: Any, name: str) -> None:
     check_type(value, Distribution, f"{name} must be a Distribution", advice)
 
 
-def check_effective(
-    log_z: LogZEstimate,
-    least: float | None = None,
-    name: str = "log_z",
-    advice: str = "use a proposal nearer to the density (wider, if in doubt), or ais_log_z",
-) -> None:
+def check_effective(log_z: LogZEstimate, least: float | None = None) -> None:
     """Require an effective sample size; None is 100, or count / 1000 if that is larger."""
     if least is None:
         least = max(100.0, log_z.count / 1000)
@@ -129,9 +123,9 @@ def check_effective(
         )
     if log_z.effective_sample_size < least:
         raise ValueError(
-            f"{name} must have an effective sample size of at least {least:g}, got "
+            f"log_z must have an effective sample size of at least {least:g}, got "
             f"{log_z.effective_sample_size:.3g} of {log_z.count} samples, too few for an estimate; "
-            f"{advice}"
+            "use a proposal nearer to the density (wider, if in doubt), or ais_log_z"
         )
 
 
