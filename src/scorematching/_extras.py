@@ -11,9 +11,6 @@ def import_extra(module: str, extra: str) -> Any:
         module: its full name.
         extra: the extra of this package that it comes with.
 
-    Returns:
-        The module.
-
     Raises:
         ImportError: if the package is not installed, with the command that installs it.
 

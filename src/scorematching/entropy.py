@@ -38,10 +38,6 @@ def entropy_surrogate(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
             one in z, and x comes in by closure: ``lambda z: network(z, x)``.
         event_axes: number of trailing axes that make one point.
 
-    Raises:
-        TypeError: if z is no floating-point tensor, or score neither a tensor nor callable.
-        ValueError: if the shapes do not agree.
-
     Reference: Song et al. (2019), Section 2.2; Li and Turner (2018).
 
     Example:

@@ -139,7 +139,7 @@ class Whiten(Transform):
                 rounding of the dtype.
 
         Raises:
-            ValueError: x is not a table, or its covariance is singular.
+            ValueError: the covariance of x is singular.
         """
         _check_table(x)
         mean = x.mean(0)
@@ -288,7 +288,7 @@ class Dequantise:
                 visibly so.
 
         Raises:
-            ValueError: x is not a table, or a column is constant.
+            ValueError: a column is constant.
         """
         x = _as_tensor(x)
         _check_table(x)
@@ -340,7 +340,7 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
             published with the deep kernel exponential family does, which keeps negative pairs.
 
     Raises:
-        ValueError: x is not a table, or a column is constant.
+        ValueError: a column is constant.
 
     Example:
         >>> a, b = torch.tensor([[1.0, 2.0, 3.0, 5.0], [1.0, -1.0, 0.0, 2.0]])

@@ -39,9 +39,6 @@ def split(
             fractions that add up to 1 (rounded down, with the remainder in the training set).
         generator: source of randomness; None is torch's default generator.
 
-    Raises:
-        ValueError: the sizes are not three, are negative, or do not add up.
-
     Example:
         >>> parts = split(torch.arange(20.0).reshape(10, 2), (0.8, 0.1, 0.1))
         >>> [len(part) for part in parts], torch.cat(parts).sum().item()

@@ -40,9 +40,6 @@ class Gaussian(Distribution):
         mean: ``(D,)``.
         covariance: ``(D, D)``, symmetric and positive definite.
 
-    Raises:
-        ValueError: if the shapes do not match or the covariance is not one.
-
     Example:
         >>> p = Gaussian(mean=[1.0, 0.0], covariance=[[2.0, 1.0], [1.0, 2.0]])
         >>> x = torch.tensor([[1.0, 3.0]])
@@ -91,10 +88,6 @@ class GaussianMixture(Distribution):
         means: ``(K, D)``.
         covariances: ``(K, D, D)``; or ``(D, D)``, shared by all; or ``(K,)``, or one number: the
             *variance* c of an isotropic covariance c I.
-
-    Raises:
-        ValueError: if the shapes do not match, the weights are no probabilities or a covariance is
-            not one.
 
     Example:
         Halfway between two equal components the score is zero.

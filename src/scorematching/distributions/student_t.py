@@ -30,9 +30,6 @@ class StudentT(Distribution):
         location: centre, a number or ``(D,)``.
         scale: a number or ``(D,)``.
 
-    Raises:
-        ValueError: if df or scale is not positive, or a shape does not match.
-
     Reference:
         Samples by Bailey's (1994) polar method: with u, w uniform,
         ``sqrt(nu (u^(-2/nu) - 1)) cos(2 pi w)`` is Student-t.

@@ -63,7 +63,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         n_features_in_: D.
 
     Raises:
-        ValueError: by `fit`, if a coordinate does not vary, or if a number is out of range.
+        ValueError: by `fit`, if a coordinate does not vary.
 
     Reference: Song et al. (2019), Section 3.2.
 

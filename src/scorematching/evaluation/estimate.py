@@ -34,12 +34,7 @@ class Estimate:
 
     @staticmethod
     def of(values: Tensor) -> Estimate:
-        """The mean of independent values ``(N,)``.
-
-        Raises:
-            TypeError: values is not a tensor.
-            ValueError: values has another shape, or is empty.
-        """
+        """The mean of independent values ``(N,)``."""
         _check_values(values, "values")
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
@@ -60,9 +55,6 @@ def paired_difference(a_losses: Tensor, b_losses: Tensor) -> Estimate:
     Args:
         a_losses: losses of model a, ``(N,)``.
         b_losses: losses of model b at the same points, ``(N,)``.
-
-    Raises:
-        ValueError: the two have different lengths.
 
     Example:
         >>> import torch

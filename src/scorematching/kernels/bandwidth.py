@@ -27,10 +27,6 @@ def kernel_for(
         include_diagonal: passed on to `median_bandwidth`.
         budget: of the computation.
 
-    Raises:
-        TypeError: if the bandwidth is not a number.
-        ValueError: if the name is unknown, the bandwidth not positive, or of another shape.
-
     Example:
         >>> import torch
         >>> kernel_for(torch.tensor([[0.0], [1.0], [4.0]])).bandwidth.item()

@@ -33,10 +33,6 @@ class KernelScore(ABC):
         Args:
             x: points ``(*B, N, D)``.
             chunk_size: points evaluated at a time; None limits the memory.
-
-        Raises:
-            TypeError: if x has another dtype or device than the samples.
-            ValueError: if x has another number of sets or of coordinates.
         """
         return self._in_chunks(self._score, x, chunk_size)
 

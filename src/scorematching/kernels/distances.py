@@ -23,9 +23,6 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     Computed in double precision: points a thousand bandwidths apart keep ten digits. Rounding may
     leave -1e-16 instead of 0.
 
-    Raises:
-        ValueError: if points of the two sets have different numbers of coordinates.
-
     Example:
         >>> squared_distances(torch.tensor([[1e4]]), torch.tensor([[1e4], [1e4 + 2]])).tolist()
         [[0.0, 4.0]]

@@ -35,10 +35,6 @@ def fit_nu_method(
     ``num_iterations`` is t: fewer give a smoother estimate. ``nu`` is the order up to which the
     method exploits smoothness of the true score. Other arguments as for `fit_kernel_exp_family`.
 
-    Raises:
-        TypeError: if an argument is of the wrong type.
-        ValueError: if the samples are too few, not finite or all equal, or a number out of range.
-
     Reference: Zhou, Shi and Zhu (2020), Nonparametric score estimators, Example 3.4; Engl, Hanke
     and Neubauer (1996), Regularization of inverse problems, Section 6.3.
 

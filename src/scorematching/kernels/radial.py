@@ -99,10 +99,6 @@ class Kernel(Radial):
         bandwidth: h, a number, or one per set of points, ``(*B)``. Near zero distance all kernels
             here are ``1 - |x - y|^2 / (2 h^2)``, so their bandwidths can be compared.
 
-    Raises:
-        TypeError: if the bandwidth is not a number.
-        ValueError: if it is not positive.
-
     Example:
         >>> kernel: Kernel = RBF(bandwidth=2.0)
         >>> kernel(torch.zeros(1, 3), torch.zeros(1, 3)).item()
@@ -129,9 +125,6 @@ class Kernel(Radial):
 class RBF(Kernel):
     """The Gaussian kernel, ``exp(-|x - y|^2 / (2 h^2))``.
 
-    Args:
-        bandwidth: h, a number, or one per set of points, ``(*B)``.
-
     Example:
         >>> kernel, x, y = RBF(bandwidth=2.0), torch.zeros(1, 1), torch.ones(1, 1)
         >>> torch.allclose(kernel.grad_x(x, y)[..., 0], kernel(x, y) / 4)
@@ -146,9 +139,6 @@ class RBF(Kernel):
 @dataclass(frozen=True, eq=False)
 class IMQ(Kernel):
     """The inverse multiquadric kernel, ``(1 + |x - y|^2 / h^2)^(-1/2)``: heavy tails.
-
-    Args:
-        bandwidth: h, a number, or one per set of points, ``(*B)``.
 
     Example:
         >>> value = IMQ(bandwidth=1.0)(torch.zeros(1, 1), torch.full((1, 1), 3.0**0.5))

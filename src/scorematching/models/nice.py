@@ -58,9 +58,6 @@ class NICE(nn.Module):
         prior: distribution of the latents, "normal" or "logistic".
         generator: source of the initial weights; None is torch's default generator.
 
-    Raises:
-        ValueError: if dim is below 2 or the prior is unknown.
-
     Reference: Dinh et al. (2014); Song et al. (2019), Section 6.1 and Appendix C.2, whose four
     couplings of five hidden layers with 1000 units are the defaults.
 

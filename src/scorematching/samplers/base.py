@@ -48,9 +48,6 @@ def target_of(log_density: LogDensity) -> Target:
         log_density: callable, ``(C, *event) -> (C,)``; row i of its output may depend on row i of
             its input only.
 
-    Raises:
-        ValueError: by that function, if the log-density has another shape or ignores its points.
-
     Example:
         >>> value, score = target_of(lambda x: -0.5 * x.square().sum(-1))(torch.ones(1, 2))
         >>> value.tolist(), score.tolist()
@@ -85,9 +82,6 @@ class ForcedTarget:
         log_density: callable, ``(C, *event) -> (C,)``.
         force: callable, ``(C, *event) -> (C, *event)``, which returns the same for the same x;
             row i of its output may depend on row i of its input only.
-
-    Raises:
-        ValueError: when called, if one of them returns another shape.
 
     Example:
         >>> normal = lambda x: -0.5 * x.square().sum(-1)

@@ -37,10 +37,6 @@ class TrainConfig:
         parallel: with several processes, "ddp" keeps all weights in each; "fsdp" splits weights,
             gradients and optimiser states over them.
 
-    Raises:
-        TypeError: if a number is of the wrong type.
-        ValueError: if a number is out of range, or a name unknown.
-
     Example:
         >>> TrainConfig(epochs=10, lr=3e-4, schedule="cosine", max_norm=1000.0).batch_size
         128

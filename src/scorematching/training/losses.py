@@ -33,9 +33,6 @@ class LossModule(nn.Module):
         module: the module that is trained, where the model is another function of it; None is
             the model itself.
 
-    Raises:
-        TypeError: if the model is neither, or the objective cannot be called.
-
     Example:
         >>> from scorematching import ScoreMatching
         >>> from scorematching.models import MLPDensity

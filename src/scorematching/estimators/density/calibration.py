@@ -36,9 +36,6 @@ def calibrate(tilt: Tensor, tilt_of_base: Tensor) -> Size:
         tilt: t at held-out points, ``(N,)``.
         tilt_of_base: t at samples of the base, ``(M,)``.
 
-    Returns:
-        Size and gain.
-
     Example:
         The base N(0, 1), points from N(1, 1), and a tilt that is too small by half.
 

@@ -69,9 +69,6 @@ def choose_base(
         clock: once it is over, the candidates that were not tried yet are left out, and the others
             are stacked by the folds that they were tried on.
 
-    Returns:
-        The base.
-
     Raises:
         ValueError: if every candidate fails.
     """

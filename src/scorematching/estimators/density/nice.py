@@ -26,7 +26,6 @@ class NICEDensity(Distribution):
     """
 
     def __init__(self, model: NICE, dim: int) -> None:
-        """Keep the model."""
         super().__init__(dim, like=next(model.parameters()).detach())
         self.model = model.requires_grad_(False)
 
@@ -45,11 +44,7 @@ class NICEDensity(Distribution):
 def learn_nice(
     points: Points, objective: Objective, settings: Any, generator: torch.Generator
 ) -> tuple[NICEDensity, Fit]:
-    """Train a NICE on whitened points.
-
-    Returns:
-        The distribution, and its training.
-    """
+    """Train a NICE on whitened points; returns the distribution, and its training."""
     dim = points.train.shape[1]
     with torch.device(points.train.device):
         model = NICE(dim, settings.hidden, generator=generator).float()

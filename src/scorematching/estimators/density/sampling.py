@@ -26,9 +26,6 @@ def sample_tilted(
         n: number of points.
         generator: source of randomness; None is torch's default generator.
 
-    Returns:
-        Points ``(n, D)``.
-
     Example:
         >>> from scorematching.distributions import Gaussian
         >>> g = torch.Generator().manual_seed(0)

@@ -72,7 +72,6 @@ class Inverse(Transform):
     """
 
     def __init__(self, transform: Transform) -> None:
-        """Keep the transform."""
         self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:

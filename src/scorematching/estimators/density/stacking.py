@@ -29,7 +29,6 @@ class Stack(Distribution):
     """
 
     def __init__(self, parts: Sequence[Distribution], weights: Tensor) -> None:
-        """Keep the parts."""
         super().__init__(parts[0].dim, like=parts[0]._like)
         self.parts, self.log_weights = tuple(parts), weights.log().to(parts[0]._like)
 

@@ -78,7 +78,6 @@ class NetworkTilt(nn.Module):
     def __init__(
         self, dim: int, hidden: Sequence[int], generator: torch.Generator | None = None
     ) -> None:
-        """Build the layers."""
         super().__init__()
         self.net = mlp([dim, *hidden, 1], nn.Softplus, generator)
 
@@ -95,7 +94,6 @@ class KernelTilt(nn.Module):
     """
 
     def __init__(self, model: DKEF) -> None:
-        """Keep the model."""
         super().__init__()
         self.model = model
 

@@ -34,7 +34,6 @@ class Tilted(Distribution):
         whiten: Transform,
         size: float,
     ) -> None:
-        """Keep the parts."""
         super().__init__(base.dim, like=base._like)
         self.base, self.tilt, self.whiten, self.size = base, tilt, whiten, size
         self.normaliser = Normaliser.exact()

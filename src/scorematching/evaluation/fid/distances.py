@@ -48,12 +48,7 @@ class FeatureMoments:
 
     @classmethod
     def of(cls, features: Tensor) -> FeatureMoments:
-        """The moments of features ``(N, D)``.
-
-        Raises:
-            TypeError: features is not a floating-point tensor.
-            ValueError: it has another shape, or an entry is not finite.
-        """
+        """The moments of features ``(N, D)``."""
         _check_features(features, "features")
         x = features.detach().double()
         mean = x.mean(0)
@@ -99,8 +94,7 @@ def feature_moments(
             is measured; images are then evaluated fewer at a time.
 
     Raises:
-        ValueError: there are no images, the network returns another shape or NaN, or max_memory is
-            too small.
+        ValueError: there are no images, the network returns NaN, or max_memory is too small.
 
     Example:
         >>> images = torch.randn(10, 1, 2, 2)
@@ -149,9 +143,6 @@ def frechet_distance(
     Returns:
         The distance, zero or more: the FID if the features are those of `inception`.
 
-    Raises:
-        ValueError: features have different dimensions, fewer than two rows, or are not finite.
-
     Reference: Heusel et al. (2017), GANs trained by a two time-scale update rule.
 
     Example:
@@ -191,9 +182,6 @@ def kernel_distance(
     Returns:
         Mean and standard error over the blocks: the KID if the features are those of `inception`.
         As an unbiased estimate it may be negative.
-
-    Raises:
-        ValueError: features have different dimensions, fewer than two rows, or are not finite.
 
     Reference: Binkowski et al. (2018), Demystifying MMD GANs.
 

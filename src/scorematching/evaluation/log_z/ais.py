@@ -156,7 +156,7 @@ def ais(
         forces: that paths follow in place of the scores of start and end, see the module.
 
     Raises:
-        ValueError: an argument is out of range, or a density returns NaN or plus infinity.
+        ValueError: a density returns NaN or plus infinity.
         RuntimeError: a density cannot be recorded in a CUDA graph.
 
     Example:
@@ -205,10 +205,8 @@ def bidirectional(
     latents that the data were simulated from are exact samples.
 
     ``exact`` are exact samples of the end, in the order of x, ``(C' G, *event)``. Chains of a group
-    may share one; the bound still holds, with a larger variance. Other arguments as for `ais`.
-
-    Raises:
-        ValueError: an argument is out of range, or a density returns NaN or plus infinity.
+    may share one; the bound still holds, with a larger variance. Other arguments and errors are
+    those of `ais`.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)

@@ -98,7 +98,7 @@ def decoder_log_likelihood(
             stay exact, see the module. None computes them like log-densities.
 
     Raises:
-        ValueError: an argument is out of range, or the decoder returns another shape or NaN.
+        ValueError: the decoder returns NaN.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -147,9 +147,6 @@ def decoder_bracket(
 
     ``num`` is the number of images to simulate, ``like`` any tensor in the decoder's dtype and on
     its device. Other arguments as for `decoder_log_likelihood`.
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Example:
         >>> from scorematching.evaluation import NormalPixels

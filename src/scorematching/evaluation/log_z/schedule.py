@@ -14,9 +14,6 @@ def make_betas(schedule: str | Tensor, num_steps: int) -> Tensor:
             "linear" is equally spaced; or the betas themselves.
         num_steps: T.
 
-    Raises:
-        ValueError: the schedule is unknown, has another length or does not increase from 0 to 1.
-
     Example:
         >>> make_betas("linear", 4).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]

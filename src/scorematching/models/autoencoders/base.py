@@ -141,9 +141,6 @@ class ScoredModel(LatentModel, ABC):
             generator: source of randomness; None is torch's default generator.
             check_smoothness: refuse a score network with kinks, whose gradient would be wrong.
             noise: from `draw_score_noise`; None draws it.
-
-        Raises:
-            ValueError: if there is no score network.
         """
         check_batch(x)
         self.require_score_network()

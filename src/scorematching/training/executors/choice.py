@@ -35,9 +35,6 @@ def preferences(
     then "captured", then "eager"; on a CPU, and where batches differ in shape (``static=False``),
     it is "eager".
 
-    Raises:
-        ValueError: if a name is unknown.
-
     Example:
         >>> preferences("auto", torch.device("cuda"), static=True, steps=10_000)
         ('compiled+captured', 'captured', 'eager')

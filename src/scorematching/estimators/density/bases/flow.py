@@ -37,7 +37,6 @@ class FlowModule(nn.Module):
     normalised = True
 
     def __init__(self, transform: Any) -> None:
-        """Keep the transformation."""
         super().__init__()
         self.transform = transform
 
@@ -56,7 +55,6 @@ class PresetFlow(FlowModule):
     """
 
     def __init__(self, kind: str, dim: int) -> None:
-        """Build the transformation."""
         super().__init__(_transform(kind, dim))
         self.kind, self.dim = kind, dim
 
@@ -70,7 +68,6 @@ class Flow(Distribution):
     """
 
     def __init__(self, module: FlowModule, dim: int) -> None:
-        """Keep the module."""
         super().__init__(dim, like=next(module.parameters()).detach())
         self.module = module.requires_grad_(False)
 

@@ -33,7 +33,6 @@ class Given(Distribution):
     """
 
     def __init__(self, source: Any, like: Tensor) -> None:
-        """Keep the object."""
         super().__init__(like.shape[1], like=like)
         self.source = source
 

@@ -30,7 +30,6 @@ class KernelDensity(Distribution):
     """
 
     def __init__(self, centres: Tensor, bandwidth: float) -> None:
-        """Keep the points."""
         super().__init__(centres.shape[1], like=centres)
         self.centres, self.bandwidth = centres, bandwidth
 
@@ -69,9 +68,6 @@ def fit_kde(x: Tensor, generator: torch.Generator | None = None) -> KernelDensit
     Args:
         x: points ``(N, D)``; of more than 5,000, as many are drawn at random.
         generator: source of randomness; None is torch's default generator.
-
-    Returns:
-        The estimate.
 
     Example:
         >>> fit_kde(torch.linspace(0, 1, 9).double()[:, None]).bandwidth < 0.5

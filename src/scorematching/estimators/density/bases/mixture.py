@@ -33,9 +33,6 @@ def fit_mixture(
             that of the whole table.
         generator: source of randomness; None is torch's default generator.
 
-    Returns:
-        The mixture.
-
     Example:
         >>> x = torch.cat([torch.randn(50, 1).double() - 9, torch.randn(50, 1).double() + 9])
         >>> sorted(round(m) for m in fit_mixture(x, components=2).means.flatten().sign().tolist())

@@ -37,7 +37,6 @@ class MultivariateT(Distribution):
     """
 
     def __init__(self, location: Tensor, scatter: Tensor, df: int) -> None:
-        """Factor the scatter matrix."""
         super().__init__(len(location), like=location)
         self.location, self.df = location, df
         self.whitener = whitener(scatter, "scatter")
@@ -68,9 +67,6 @@ def fit_student_t(x: Tensor) -> MultivariateT:
 
     Args:
         x: points ``(N, D)``; more than 20,000 are thinned.
-
-    Returns:
-        The distribution.
 
     Example:
         >>> x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0)).double()

@@ -30,7 +30,6 @@ class Transformed(Distribution):
     """
 
     def __init__(self, inner: Distribution, transform: Transform) -> None:
-        """Keep the parts."""
         super().__init__(inner.dim, like=inner._like)
         self.inner, self.transform = inner, transform
 
