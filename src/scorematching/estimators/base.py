@@ -122,11 +122,13 @@ class ScoreEstimator(BaseEstimator, ABC):
 
     def _tensor(self, X: ArrayLike, reset: bool) -> Tensor:
         """Finite points ``(N, D)`` in the estimator's dtype and on its device."""
-        least = 2 if reset else 1
-        checked = validate_data(
-            self, as_table(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
-        )
-        return self._place(checked)
+        return self._place(self._validated(as_table(X), reset))
+
+    def _validated(self, X: Any, reset: bool, finite: bool = True) -> NDArray[Any]:
+        """An array ``(N, D)`` of numbers, by the checks of scikit-learn."""
+        least, kinds = 2 if reset else 1, [np.float64, np.float32]
+        limits = {"ensure_min_samples": least, "ensure_all_finite": finite}
+        return validate_data(self, X, reset=reset, dtype=kinds, **limits)
 
     def _place(self, values: NDArray[Any]) -> Tensor:
         """A copy in the estimator's dtype and on its device, since the caller may change X."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from scorematching._checks import check_count, check_flag
@@ -44,6 +45,7 @@ from scorematching.objectives import Objective
 _BATCH_SIZE, _MAX_THRESHOLD_ROWS, _BRACKET_CHAINS = 4096, 10_000, 200
 
 
+@dataclass(eq=False, repr=False)
 class DensityEstimator(OutlierMixin, ScoreEstimator):
     """A normalised log-density learned from a table.
 
@@ -107,7 +109,6 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         log_z_standard_error_: its standard error.
         table_: columns that were set aside, discrete columns, repeated rows.
         offset_: threshold of `decision_function`.
-        n_features_in_: D.
         feature_names_in_: the columns, where X was a data frame.
 
     Example:
@@ -117,51 +118,26 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         ((100,), (100, 2))
     """
 
-    _gaps: Gaps | None = None  # estimators that were saved earlier have none
-
-    def __init__(
-        self,
-        model: str = "mlp",
-        objective: str | Objective = "ssm-vr",
-        *,
-        base: Any = "auto",
-        num_inducing: int = 100,
-        hidden: Sequence[int] = (64, 64),
-        noise: float = 0.0,
-        validation_fraction: float = 0.1,
-        max_steps: int = 300,
-        batch_size: int = 200,
-        learning_rate: float | None = None,
-        patience: int = 60,
-        calibrate: bool = True,
-        num_importance: int = 10_000,
-        dequantise: bool = False,
-        contamination: float = 0.1,
-        device: str = "cpu",
-        random_state: Any = None,
-        verbose: Any = 0,
-        max_seconds: float | None = None,
-    ) -> None:
-        """Store the arguments."""
-        self.model = model
-        self.objective = objective
-        self.base = base
-        self.num_inducing = num_inducing
-        self.hidden = hidden
-        self.noise = noise
-        self.validation_fraction = validation_fraction
-        self.max_steps = max_steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.calibrate = calibrate
-        self.num_importance = num_importance
-        self.dequantise = dequantise
-        self.contamination = contamination
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_seconds = max_seconds
+    model: str = "mlp"
+    objective: str | Objective = "ssm-vr"
+    _: KW_ONLY
+    base: Any = "auto"
+    num_inducing: int = 100
+    hidden: Sequence[int] = (64, 64)
+    noise: float = 0.0
+    validation_fraction: float = 0.1
+    max_steps: int = 300
+    batch_size: int = 200
+    learning_rate: float | None = None
+    patience: int = 60
+    calibrate: bool = True
+    num_importance: int = 10_000
+    dequantise: bool = False
+    contamination: float = 0.1
+    device: str = "cpu"
+    random_state: Any = None
+    verbose: Any = 0
+    max_seconds: float | None = None
 
     @property
     def log_z_(self) -> float:
@@ -253,8 +229,9 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             ValueError: if the loss is still that of peaks narrower than 1e-6.
         """
         r = self._modelled(X)
-        if self._gaps is not None:
-            r = self._gaps.fill(r, torch.Generator(r.device).manual_seed(0))
+        gaps: Gaps | None = getattr(self, "_gaps", None)  # those saved earlier have none
+        if gaps is not None:
+            r = gaps.fill(r, torch.Generator(r.device).manual_seed(0))
         density = Transformed(self.density_, Inverse(self._whiten))
         losses = held_out_losses(density, self.whitening_(r), max_memory)
         refuse_peaks(losses, self.table_)
@@ -348,14 +325,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         X = as_table(X)
         refuse_categories(X)
         refuse_text(X)
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2 if reset else 1,
-            ensure_all_finite=False,
-        )
+        checked = self._validated(X, reset, finite=False)
         names = getattr(self, "feature_names_in_", None)
         refuse_missing(checked, names)
         if reset:

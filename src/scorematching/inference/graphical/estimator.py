@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from scorematching.inference.graphical.solver import Control
 Models = list[Tensor | None]
 
 
+@dataclass(eq=False, repr=False)
 class GraphicalModel(LogDensityMixin, ScoreEstimator):
     """A sparse graph of conditional dependences, by score matching with an l1 penalty.
 
@@ -88,42 +90,22 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
                [0, 0, 0, 0]])
     """
 
-    def __init__(
-        self,
-        kind: str = "gaussian",
-        penalty: float | None = None,
-        selection: str = "ebic",
-        ebic_gamma: float = 0.5,
-        num_penalties: int = 50,
-        min_penalty_ratio: float = 0.02,
-        refit: bool = True,
-        diagonal_multiplier: float | None = None,
-        fit_location: bool = True,
-        scale: bool = True,
-        weight: str = "log",
-        cut: float = 3.0,
-        cv: int = 5,
-        tol: float = 1e-5,
-        max_iter: int = 5000,
-        random_state: Any = None,
-    ) -> None:
-        """Store the arguments."""
-        self.kind = kind
-        self.penalty = penalty
-        self.selection = selection
-        self.ebic_gamma = ebic_gamma
-        self.num_penalties = num_penalties
-        self.min_penalty_ratio = min_penalty_ratio
-        self.refit = refit
-        self.diagonal_multiplier = diagonal_multiplier
-        self.fit_location = fit_location
-        self.scale = scale
-        self.weight = weight
-        self.cut = cut
-        self.cv = cv
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    kind: str = "gaussian"
+    penalty: float | None = None
+    selection: str = "ebic"
+    ebic_gamma: float = 0.5
+    num_penalties: int = 50
+    min_penalty_ratio: float = 0.02
+    refit: bool = True
+    diagonal_multiplier: float | None = None
+    fit_location: bool = True
+    scale: bool = True
+    weight: str = "log"
+    cut: float = 3.0
+    cv: int = 5
+    tol: float = 1e-5
+    max_iter: int = 5000
+    random_state: Any = None
 
     def score(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> float:
         """Minus the score-matching loss of held-out points, with the weight h for positive kinds.
