@@ -14,25 +14,25 @@ from typing import Any
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically."""
-    temporary = temporary_name(path)
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
-        commit(temporary, path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write a file under inside the block; the file then replaces another, atomically.
+
+    Such files of killed processes end in ``.tmp``.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        flush(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            flush(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def temporary_name(path: Path) -> Path:
-    """A name beside a file, of this process; such files of killed processes end in ``.tmp``."""
-    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
-
-
-def commit(temporary: Path, path: Path) -> None:
-    """Flush a file to disk, rename it, and flush the folder."""
-    flush(temporary, os.O_RDWR)
-    os.replace(temporary, path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        flush(path.parent, os.O_RDONLY)
 
 
 def flush(path: Path, mode: int) -> None:

@@ -6,14 +6,13 @@ the file's own subfolder. Its sha256 is checked before it is read. Files are dow
 request.
 """
 
-import hashlib
 import os
 import shutil
-import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from scorematching._files import checksum, replacing
 from scorematching.errors import DataNotFoundError
 
 ENVIRONMENT_VARIABLE = "SCOREMATCHING_DATA"
@@ -55,7 +54,7 @@ def find(file: DataFile, data_dir: PathLike | None = None, download: bool = Fals
 
 def check_sha256(path: Path, file: DataFile) -> None:
     """Require the published checksum."""
-    got = hashlib.sha256(path.read_bytes()).hexdigest()
+    got = checksum(path)
     if got != file.sha256:
         raise ValueError(
             f"{path} must have sha256 {file.sha256}, got {got}; "
@@ -98,20 +97,18 @@ def _download(file: DataFile, places: list[Path]) -> Path:
 def _fetch(url: str, file: DataFile, target: Path) -> Path:
     """Download under a temporary name, so that the target is never incomplete."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        path = Path(folder, file.name)
-        _stream(url, path)
+    with replacing(target) as path:
+        _stream(url, path, file.name)
         check_sha256(path, file)
-        path.replace(target)
     return target
 
 
-def _stream(url: str, path: Path) -> None:
+def _stream(url: str, path: Path, name: str) -> None:
     from rich.console import Console
     from rich.progress import wrap_file
 
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, path.open("wb") as out:
         size = int(answer.headers.get("Content-Length") or 0)
         console = Console(stderr=True)
-        with wrap_file(answer, size, description=path.name, console=console) as stream:
+        with wrap_file(answer, size, description=name, console=console) as stream:
             shutil.copyfileobj(stream, out)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from scorematching._files import checksum, commit, own_checksum, temporary_name, write_atomically
+from scorematching._files import checksum, own_checksum, replacing, write_atomically
 from scorematching.errors import CheckpointError
 
 INDEX, PREVIOUS = "checkpoint.json", "previous.json"
@@ -28,12 +28,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
     # Copies, since the format cannot hold tensors that share memory.
     plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    temporary = temporary_name(path)
-    try:
+    with replacing(path) as temporary:
         save_file(plain, temporary)
-        commit(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_index(folder: Path, files: Mapping[str, str], state: Mapping[str, Any]) -> None:
