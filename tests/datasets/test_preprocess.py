@@ -220,7 +220,7 @@ def test_constant_coordinates_are_named(fit: object) -> None:
 @pytest.mark.parametrize("fit", [Whiten.fit, Dequantise.fit, drop_correlated])
 def test_tables_only(fit: object) -> None:
     assert callable(fit)
-    with pytest.raises(ValueError, match=r"got shape \(5, 2, 2\); flatten"):
+    with pytest.raises(ValueError, match=r"shape \(N, D\), got \(5, 2, 2\); flatten"):
         fit(table(n=5).reshape(5, 2, 2))
 
 

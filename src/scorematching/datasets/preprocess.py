@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_positive
+from scorematching._checks import check_points, check_positive, check_shape
 from scorematching._random import uniform
 
 _MIN_REPEATS = 0.02
@@ -363,11 +363,8 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
 
 def _check_table(x: Tensor) -> None:
     check_points(x)
-    if x.ndim != 2:
-        raise ValueError(
-            f"x must be a table (N, D), got shape {tuple(x.shape)}; "
-            "flatten the events with x.flatten(1)"
-        )
+    advice = "flatten the events with x.flatten(1)"
+    check_shape(x, (None, None), "x must be a table of shape (N, D)", advice)
 
 
 def _check_varies(x: Tensor) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_generator, check_points, check_shape
+from scorematching._checks import check_count, check_points, check_shape
 from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.evaluation.estimate import Estimate
@@ -121,8 +121,6 @@ def sliced_fisher_divergence(
         >>> sliced_fisher_divergence(narrow, lambda x: -x, torch.ones(3, 1)).mean
         0.5
     """
-    check_points(x)
-    check_generator(generator, x)
     directions = Rademacher(balanced=False) if projection is None else projection
     v = directions.sample(x, num_projections, generator).transpose(0, 1)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scorematching._checks import check_choice, check_coordinates, check_count
+from scorematching._checks import check_choice, check_coordinates, check_count, check_shape
 from scorematching._random import normal, uniform
 from scorematching.distributions import standard_normal_log_density
 from scorematching.models.networks import mlp
@@ -143,11 +143,8 @@ class NICE(nn.Module):
         return a * scale[0::2], b * scale[1::2]
 
     def _check_points(self, x: Tensor, name: str) -> None:
-        if x.ndim != 2 or x.shape[1] != self.dim:
-            raise ValueError(
-                f"{name} must have shape (N, {self.dim}), got {tuple(x.shape)}; one point needs a "
-                f"batch axis, {name}[None], and images are flattened with {name}.flatten(1)"
-            )
+        advice = f"one point needs a batch axis, {name}[None]; flatten images by {name}.flatten(1)"
+        check_shape(x, (None, self.dim), f"{name} must have shape (N, {self.dim})", advice)
         check_coordinates(x, self.dim, self.log_scale)
 
 

@@ -13,6 +13,7 @@ from scorematching._checks import (
     check_log_density,
     check_positive,
     check_shape,
+    check_type,
     is_number,
 )
 from scorematching._shapes import event_axes
@@ -131,12 +132,10 @@ def check_step_size(step_size: Any, x: Tensor) -> None:
     """
     if is_number(step_size):
         check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
-    elif not isinstance(step_size, Tensor):
-        raise TypeError(
-            f"step_size must be a number or a tensor, got {type(step_size).__name__}; "
-            "use one number, or one for each chain"
-        )
-    elif step_size.numel() not in (1, x.shape[0]):
+        return
+    advice = "use one number, or one for each chain"
+    check_type(step_size, Tensor, "step_size must be a number or a tensor", advice)
+    if step_size.numel() not in (1, x.shape[0]):
         raise ValueError(
             f"step_size must be one number or one for each chain, shape ({x.shape[0]},), got "
             f"{tuple(step_size.shape)}; repeat it for the chains that share it"

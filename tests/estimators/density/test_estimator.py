@@ -450,7 +450,7 @@ def test_one_column():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "flow"}, "model must be one of mlp, dkef, none, nice, got 'flow'"),
+        ({"model": "flow"}, 'model must be "mlp", "dkef", "none" or "nice", got .flow.'),
         ({"objective": "elbo"}, "objective must be one of ssm-vr, ssm, sm, mle"),
         ({"objective": "mle"}, "objective must be one for unnormalised models"),
         ({"objective": sm.DenoisingScoreMatching(0.3)}, "must be exact or sliced score matching"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scorematching._checks import (
+    check_choice,
     check_count,
     check_flag,
     check_positive,
@@ -24,11 +25,7 @@ OBJECTIVES = {name.lower(): NAMES[name] for name in ("SSM-VR", "SSM", "SM", "MLE
 
 def check_settings(estimator: Any) -> None:
     """Check every argument but the objective and the base."""
-    if estimator.model not in MODELS:
-        raise ValueError(
-            f"model must be one of {', '.join(MODELS)}, got {estimator.model!r}; "
-            'try "mlp", the default'
-        )
+    check_choice(estimator.model, "model", MODELS, '"mlp" is the default')
     if not is_number(estimator.noise) or not 0 <= estimator.noise <= _MAX_NOISE:
         raise ValueError(
             f"noise must be zero or a positive number, at most {_MAX_NOISE:g}, got "

@@ -118,7 +118,8 @@ def feature_moments(
 
 def _moments(network: Features, images: Tensor) -> FeatureMoments:
     features = network(images)
-    _check_rows(features, images)
+    wanted = f"network must return one row of features per image, shape ({len(images)}, D)"
+    check_shape(features, (len(images), None), wanted, "keep its batch axis, and flatten the rest")
     return FeatureMoments.of(features)
 
 
@@ -226,16 +227,6 @@ def _check_features(features: Any, name: str) -> None:
     check_points(features, name)
     advice = f"pass images through a network, or flatten them with {name}.flatten(1)"
     check_shape(features, (None, None), f"{name} must be features of shape (N, D)", advice)
-
-
-def _check_rows(features: Any, batch: Tensor) -> None:
-    rows = len(features) if isinstance(features, Tensor) and features.ndim else None
-    if rows != len(batch):
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
-            f"network must return one row of features per image, shape ({len(batch)}, D), got "
-            f"{got}; keep its batch axis"
-        )
 
 
 def _check_dims(a: int, b: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching._checks import check_type
 from scorematching._graphs import CaptureError
 from scorematching.training.executors.captured import Captured, make_capturable
 from scorematching.training.executors.compiled import CompiledGradients, NoGain
@@ -113,11 +114,9 @@ class Fallback:
                 self._replace(error)
 
     def _check(self, batch: Any) -> None:
-        if self.name != "eager" and not isinstance(batch, Tensor):
-            raise TypeError(
-                f"batches must be tensors for steps to be {self.name}, got "
-                f'{type(batch).__name__}; use executor="eager"'
-            )
+        if self.name != "eager":
+            wanted = f"batches must be tensors for steps to be {self.name}"
+            check_type(batch, Tensor, wanted, 'use executor="eager"')
 
     def _replace(self, error: Exception) -> None:
         """Continue with the next executor; if there is none, raise the error."""
