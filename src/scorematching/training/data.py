@@ -109,22 +109,18 @@ class Batches:
 
     def _rows(self, start: int = 0) -> Iterator[Any]:
         """Row numbers, batch by batch; or the batches of an iterable; from a given one on."""
+        source, size, drop_last = self.generator, self.config.batch_size, self.config.drop_last
         if isinstance(self.data, Stream):
-            return self._stream(self.data, start)
+            seed = torch.randint(2**62, (), generator=source, device=source.device).item()
+            return self.data.batches(size, int(seed), start, drop_last)
         if not isinstance(self.data, Tensor):
             batches = iter(self.data)
             next(islice(batches, start, start), None)  # skips, now rather than when iterated
             return batches
-        count, size = len(self.data), self.config.batch_size
-        order = torch.randperm(count, generator=self.generator, device=self.generator.device)
-        used = count - count % size if self.config.drop_last else count
+        count = len(self.data)
+        order = torch.randperm(count, generator=source, device=source.device)
+        used = count - count % size if drop_last else count
         return iter(order[:used].to(self.data.device).split(size)[start:])
-
-    def _stream(self, data: Stream, start: int) -> Iterator[Any]:
-        """Batches of a stream, in an order that the generator chooses."""
-        source = self.generator
-        seed = torch.randint(2**62, (), generator=source, device=source.device).item()
-        return data.batches(self.config.batch_size, int(seed), start, self.config.drop_last)
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""

@@ -31,7 +31,7 @@ from scorematching.training.lock import locked
 from scorematching.training.losses import LossModule, module_of
 from scorematching.training.lost_ranks import naming_lost_ranks
 from scorematching.training.memory import advising
-from scorematching.training.parallel import make_parallel
+from scorematching.training.parallel import Parallel, Sharded
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import join, source_of_noise
 from scorematching.training.result import TrainResult
@@ -290,7 +290,8 @@ def _make_state(
 ) -> TrainState:
     """The state before the first step; the optimiser gets the parameters as they are split."""
     config, ranks = batches.config, batches.ranks
-    parallel = make_parallel(losses, ranks, config.parallel)
+    shards = config.parallel == "fsdp" and ranks.count > 1
+    parallel = (Sharded if shards else Parallel)(losses, ranks)
     optimizer = _make_optimizer(losses.module, make_optimizer, config.lr)
     gradients = Gradients(losses)
     if ranks.count * config.accumulate > 1:

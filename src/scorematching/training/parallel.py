@@ -99,11 +99,6 @@ class Sharded(Parallel):
             module.reshard()
 
 
-def make_parallel(losses: LossModule, ranks: Ranks, how: str) -> Parallel:
-    """Whole weights for "ddp" and for a single process, sharded ones for "fsdp"."""
-    return (Sharded if how == "fsdp" and ranks.count > 1 else Parallel)(losses, ranks)
-
-
 def _owners(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Every module with a parameter of its own that is not split, the name, and the parameter."""
     return [

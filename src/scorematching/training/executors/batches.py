@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.passes.tools_common import legalize_graph
 
 from scorematching.training.executors.precision import convert
-from scorematching.training.executors.products import MANY_ROWS, view
+from scorematching.training.executors.products import MANY_ROWS, finish, view
 
 aten = torch.ops.aten
 
@@ -32,9 +31,7 @@ def batch_gradients(module: GraphModule) -> None:
     for (_, rows), group in groups.items():
         if len(group) > 1 and rows < MANY_ROWS:
             _batch(module.graph, group)
-    legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
-    module.graph.eliminate_dead_code()
-    module.recompile()
+    finish(module)
 
 
 def _is_returned(node: Node) -> bool:

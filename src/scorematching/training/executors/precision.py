@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.passes.tools_common import legalize_graph
 
-from scorematching.training.executors.products import is_product, view
+from scorematching.training.executors.products import finish, is_product, view
 
 aten = torch.ops.aten
 convert = torch.ops.prims.convert_element_type.default
@@ -43,9 +42,7 @@ def round_products(module: GraphModule) -> None:
         if node.target is aten.addmm.default:
             result = graph.call_function(aten.add.Tensor, (result, node.args[0]))
         node.replace_all_uses_with(result, propagate_meta=True)
-    legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
-    module.graph.eliminate_dead_code()
-    module.recompile()
+    finish(module)
 
 
 def _is_float32(product: Node) -> bool:

@@ -46,7 +46,12 @@ def merge_products(module: GraphModule) -> None:
         _merge_sum(graph, root, _terms(Matrix(root, False), inside=False))
     for group in _find_groups(graph):
         _stack_rows(graph, group)
-    legalize_graph(module)  # sorts the nodes, so that each comes after what it reads
+    finish(module)
+
+
+def finish(module: GraphModule) -> None:
+    """Sort the nodes of a changed graph, drop those that nothing reads, and make its code anew."""
+    legalize_graph(module)
     module.graph.eliminate_dead_code()
     module.recompile()
 
