@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,15 +76,18 @@ def read_mosaics(path: Path) -> Pixels:
             tiles are the images in order, row by row; tiles beyond the last image are padding.
 
     Raises:
-        ImportError: Pillow is missing or cannot read AVIF.
+        ImportError: Pillow cannot read AVIF.
         ValueError: the mosaics hold fewer images than there are ids.
     """
-    image = _import_avif_reader()
+    from PIL import Image, features
+
+    if not features.check("avif"):
+        raise ImportError("this Pillow was built without AVIF; pip install 'pillow>=11.3'")
     with _naming(path, "a zip file of mosaics"), zipfile.ZipFile(path) as pack:
         n = len(np.load(io.BytesIO(_content(pack, "ids.npy")), allow_pickle=False))
         names = sorted(name for name in pack.namelist() if name.endswith(".avif"))
         files = (io.BytesIO(_content(pack, name)) for name in names)
-        mosaics = (np.asarray(image.open(file).convert("RGB")) for file in files)
+        mosaics = (np.asarray(Image.open(file).convert("RGB")) for file in files)
         tiles = np.concatenate([_cut(mosaic) for mosaic in mosaics])
     if len(tiles) < n:
         raise ValueError(
@@ -126,17 +128,6 @@ def _content(pack: zipfile.ZipFile, name: str) -> bytes:
     if size > _MAX_BYTES:
         raise ValueError(f"{name} of {size} bytes, more than {_MAX_BYTES}")
     return pack.read(name)
-
-
-def _import_avif_reader() -> Any:
-    advice = "pip install 'pillow>=11.3'"
-    try:
-        from PIL import Image, features
-    except ImportError as error:
-        raise ImportError(f"reading AVIF images needs Pillow; {advice}") from error
-    if not features.check("avif"):
-        raise ImportError(f"this Pillow was built without AVIF; {advice}")
-    return Image
 
 
 def _cut(mosaic: Pixels) -> Pixels:

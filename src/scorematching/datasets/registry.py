@@ -79,6 +79,13 @@ _MNIST_MIRRORS = (
 )
 
 
+def _uci(
+    name: str, sha256: str, read: Callable[[Path], Table], citation: str, place: str | None = None
+) -> Source:
+    urls = () if place is None else (f"{_UCI}/{place}/{name}",)
+    return Source(DataFile(name, "uci", sha256, urls), read, citation, "CC BY 4.0")
+
+
 def _mnist(name: str, sha256: str) -> Source:
     urls = tuple(f"{mirror}/{name}" for mirror in _MNIST_MIRRORS)
     file = DataFile(name, "mnist", sha256, urls)
@@ -86,37 +93,27 @@ def _mnist(name: str, sha256: str) -> Source:
 
 
 SOURCES: dict[str, Source] = {
-    "redwine": Source(
-        DataFile(
-            "redwine.csv", "uci", "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64"
-        ),
+    "redwine": _uci(
+        "redwine.csv",
+        "cb28472b52983d31e13fbf7b92b9e652ea47844119b19654106ae479946a2a64",
         partial(read_table, delimiter=","),
         _WINE,
-        "CC BY 4.0",
     ),
-    "whitewine": Source(
-        DataFile(
-            "winequality-white.csv",
-            "uci",
-            "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
-            (f"{_UCI}/wine-quality/winequality-white.csv",),
-        ),
+    "whitewine": _uci(
+        "winequality-white.csv",
+        "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
         # The last column is the tasters' grade, not a measurement.
         partial(read_table, delimiter=";", columns=slice(0, -1)),
         _WINE,
-        "CC BY 4.0",
+        "wine-quality",
     ),
-    "parkinsons": Source(
-        DataFile(
-            "parkinsons_updrs.data",
-            "uci",
-            "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39",
-            (f"{_UCI}/parkinsons/telemonitoring/parkinsons_updrs.data",),
-        ),
+    "parkinsons": _uci(
+        "parkinsons_updrs.data",
+        "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39",
         # The first three columns, subject, age and sex, describe the patient, not the recording.
         partial(read_table, delimiter=",", columns=slice(3, None)),
         _PARKINSONS,
-        "CC BY 4.0",
+        "parkinsons/telemonitoring",
     ),
     "mnist": _mnist(
         "train-images-idx3-ubyte.gz",
@@ -141,11 +138,7 @@ SOURCES: dict[str, Source] = {
 
 
 def is_at_hand(name: str, data_dir: PathLike | None = None) -> bool:
-    """Whether a dataset can be loaded without a download, as toy distributions always can.
-
-    Args:
-        name: one of `names`.
-        data_dir: the first folder to search.
+    """Whether `load` finds a dataset without a download, as it always finds toy distributions.
 
     Example:
         >>> is_at_hand("redwine"), is_at_hand("banana")

@@ -55,11 +55,7 @@ def paper_split(x: Tensor, generator: torch.Generator | None = None) -> Split:
     """The split of the UCI experiments of Song et al. (2019).
 
     Test points: a tenth of all, at most 1000; validation points: a tenth of the rest, at most
-    1000. Both are rounded down.
-
-    Args:
-        x: points ``(N, *event)``.
-        generator: source of randomness; None is torch's default generator.
+    1000. Both are rounded down. Arguments as for `split`.
 
     Example:
         >>> [len(part) for part in paper_split(torch.zeros(1599, 11))]

@@ -56,7 +56,6 @@ class SteinScoreEstimator(KernelScoreEstimator):
     Attributes:
         fitted_: the `SteinScore`.
         bandwidth_: of the kernel.
-        n_features_in_: D.
 
     Example:
         >>> import numpy as np
@@ -94,7 +93,6 @@ class SpectralScoreEstimator(KernelScoreEstimator):
         fitted_: the `SpectralScore`.
         bandwidth_: of the kernel.
         num_eigen_: J.
-        n_features_in_: D.
 
     Example:
         >>> import numpy as np
@@ -142,7 +140,6 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
     Attributes:
         fitted_: the `KernelExpFamily`.
         bandwidth_: of the kernel.
-        n_features_in_: D.
 
     Example:
         >>> import numpy as np

@@ -60,7 +60,6 @@ class SlicedScoreEstimator(ScoreEstimator):
         mean_: of the points, ``(D,)``.
         scale_: their standard deviations, ``(D,)``.
         result_: the `TrainResult` of the run.
-        n_features_in_: D.
 
     Raises:
         ValueError: by `fit`, if a coordinate does not vary.

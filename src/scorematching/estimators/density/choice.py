@@ -10,13 +10,7 @@ from torch import Tensor
 
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.candidates import Family
-from scorematching.estimators.density.selection import (
-    Candidate,
-    Folds,
-    Trial,
-    attempt,
-    walk,
-)
+from scorematching.estimators.density.selection import Candidate, Folds, Trial, attempt, walk
 from scorematching.estimators.density.stacking import Stack, stacking_weights
 from scorematching.estimators.time_limit import Clock
 

@@ -63,16 +63,10 @@ def learn_density(
     objective: Objective,
     generator: torch.Generator,
 ) -> Learned:
-    """Fit a density to standardised points.
+    """Fit a density to standardised points ``s: (N, D)``, by the arguments of an estimator.
 
-    Args:
-        settings: the estimator, for its arguments.
-        s: points ``(N, D)``.
-        groups: numbers of rows that stay together when points are held out, ``(N,)``.
-        scale: how they were standardised.
-        whiten: their whitening.
-        objective: of the tilt, or of NICE.
-        generator: source of randomness.
+    Rows with the same number in ``groups: (N,)`` stay together when points are held out; ``scale``
+    is how the points were standardised. The objective is that of the tilt, or of NICE.
     """
     if settings.model == "nice":
         return _nice(settings, s, groups, whiten, objective, generator)

@@ -17,16 +17,11 @@ _STEP, _BATCH_SIZE = 0.05, 512
 
 
 def held_out_losses(density: Distribution, z: Tensor, max_memory: int | None = None) -> Tensor:
-    """``tr grad s + 0.5 |s|^2`` at points, ``(N,)``.
+    """``tr grad s + 0.5 |s|^2`` of a density of whitened points z, ``(N, D) -> (N,)``.
 
     Exact for smooth densities. The score of a spline flow jumps at its knots, where an exact
     trace misses the jumps; with flows the trace is that of differences over 0.05 to either side,
-    which counts them.
-
-    Args:
-        density: of whitened points.
-        z: whitened points ``(N, D)``.
-        max_memory: bytes that may be taken beside density, points and result.
+    which counts them. ``max_memory`` bytes may be taken beside density, points and result.
 
     Example:
         >>> from scorematching.distributions import Gaussian

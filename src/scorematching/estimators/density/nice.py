@@ -48,10 +48,8 @@ def learn_nice(
     dim = points.train.shape[1]
     with torch.device(points.train.device):
         model = NICE(dim, settings.hidden, generator=generator).float()
-    options: dict[str, Any] = {
-        "rate": _RATE,
-        "schedule": "cosine",
-        "clock": Clock(settings.max_seconds),
-    }
-    fit = fit_module(model, objective, points, settings, generator, **options)
+    clock = Clock(settings.max_seconds)
+    fit = fit_module(
+        model, objective, points, settings, generator, rate=_RATE, schedule="cosine", clock=clock
+    )
     return NICEDensity(model.double(), dim), fit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scorematching._random import uniform
 from scorematching.distributions import Distribution
 from scorematching.types import Vector
 
@@ -38,7 +39,7 @@ def sample_tilted(
     largest = values.max()
     found, count = [], 0
     for _ in range(_MAX_ROUNDS * -(-n // _BATCH)):
-        kept = pool[_uniform_log(pool, generator) < values - largest]
+        kept = pool[uniform(pool.shape[:1], pool, generator).log() < values - largest]
         found.append(kept)
         count += len(kept)
         if count >= n:
@@ -48,8 +49,3 @@ def sample_tilted(
         largest = torch.maximum(largest, values.max())
     rows = torch.multinomial(values.softmax(0), n - count, replacement=True, generator=generator)
     return torch.cat([*found, pool[rows]])
-
-
-def _uniform_log(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
-    return u.log()

@@ -16,10 +16,8 @@ def robust_standardise(x: Tensor) -> Standardise:
     """Mean and standard deviation of points whose outliers are moved inward.
 
     Values further from the median than six times the scale of the middle half are moved to that
-    distance first, so that a single wrong value does not decide the scale of a column.
-
-    Args:
-        x: points ``(N, D)``, none of the columns constant.
+    distance first, so that a single wrong value does not decide the scale of a column. None of the
+    columns of ``x: (N, D)`` may be constant.
 
     Example:
         >>> x = torch.cat([torch.randn(99, 1), torch.full((1, 1), 1e6)]).double()
@@ -39,11 +37,7 @@ def robust_standardise(x: Tensor) -> Standardise:
 def robust_whiten(x: Tensor) -> Whiten:
     """A symmetric whitening of standardised points; outliers moved inward, few points shrunk.
 
-    Args:
-        x: points ``(N, D)``, standardised.
-
-    Returns:
-        The whitening, of full rank for any number of points.
+    It is of full rank for any number of points ``(N, D)``.
 
     Example:
         >>> robust_whiten(torch.randn(3, 5).double()).std.min().item() > 0

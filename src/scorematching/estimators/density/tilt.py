@@ -11,6 +11,7 @@ not needed: splines, whose score jumps, are as good a base as any.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -63,12 +64,7 @@ class Learned(NamedTuple):
 
 
 class NetworkTilt(nn.Module):
-    """A bounded network, ``t(z) = b tanh(net(z) / b)`` with b = 5.
-
-    Args:
-        dim: D.
-        hidden: widths of the hidden layers.
-        generator: source of the initial weights; None is torch's default generator.
+    """A bounded network, ``t(z) = b tanh(net(z) / b)`` with b = 5; ``hidden`` are its widths.
 
     Example:
         >>> bool(NetworkTilt(2, (8,))(1e6 * torch.randn(9, 2)).abs().max() <= 5)
@@ -128,16 +124,10 @@ def _along(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
 def learn_tilt(
     points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
 ) -> Learned | None:
-    """Train a tilt, with early stopping on the held-out loss.
+    """Train a tilt by exact or sliced score matching, with early stopping on the held-out loss.
 
-    Args:
-        points: training and held-out points with scores of the base, ``[z, s0]: (N, 2 D)``.
-        objective: exact or sliced score matching.
-        settings: of the estimator.
-        generator: source of randomness.
-
-    Returns:
-        The tilt, or None where training diverges: the base then stands alone.
+    Points come with scores of the base, ``[z, s0]: (N, 2 D)``. Returns None where training
+    diverges: the base then stands alone.
     """
     learn = _learn_kernel if settings.model == "dkef" else _learn_network
     try:
@@ -194,8 +184,5 @@ def _learn_kernel(
 
 def _form(tilt: KernelTilt, points: Tensor, generator: torch.Generator) -> QuadraticForm:
     """The exact loss of all points as a function of alpha, some points at a time."""
-    first, *rest = points.split(_CHUNK)
-    form = tilt.form(ScoreMatching(), first, generator)
-    for chunk in rest:
-        form = form.merge(tilt.form(ScoreMatching(), chunk, generator))
-    return form
+    forms = (tilt.form(ScoreMatching(), chunk, generator) for chunk in points.split(_CHUNK))
+    return functools.reduce(QuadraticForm.merge, forms)

@@ -95,7 +95,6 @@ def fit_flow(
     x_valid: Tensor,
     generator: torch.Generator | None = None,
     max_steps: int = _MAX_STEPS,
-    progress: bool = False,
 ) -> Flow:
     """A flow of maximum likelihood, stopped where the likelihood of other points is largest.
 
@@ -105,7 +104,6 @@ def fit_flow(
         x_valid: held-out points ``(N', D)``.
         generator: source of randomness; None is torch's default generator.
         max_steps: steps, at most.
-        progress: show a bar.
 
     Returns:
         The flow, in the dtype of the points.
@@ -138,7 +136,6 @@ def fit_flow(
         validation=x_valid.float(),
         executor="eager",
         generator=generator,
-        progress=progress,
     )
     return Flow(module.to(x.dtype), x.shape[1])
 

@@ -83,12 +83,7 @@ def clone_with_seed(source: Any, seed: int) -> Any:
 
 
 def fit_given(source: Any, x: Tensor) -> Given:
-    """A base from an object: fitted to the points if it has ``fit``, taken as it is otherwise.
-
-    Args:
-        source: the object.
-        x: points ``(N, D)``.
-    """
+    """A base from an object: fitted to points ``(N, D)`` if it has ``fit``, else as it is."""
     if hasattr(source, "fit"):
         source = clone(source).fit(x.cpu().numpy())
     return Given(source, x)

@@ -35,7 +35,8 @@ class KernelDensity(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         sums = self._in_chunks(lambda part: self._log_kernels(part).logsumexp(-1), x)
-        return sums - math.log(len(self.centres)) - self._log_constant
+        log_constant = self.dim * math.log((2 * math.pi) ** 0.5 * self.bandwidth)
+        return sums - math.log(len(self.centres)) - log_constant
 
     def _score(self, x: Tensor) -> Tensor:
         means = self._in_chunks(lambda part: self._log_kernels(part).softmax(-1) @ self.centres, x)
@@ -48,10 +49,6 @@ class KernelDensity(Distribution):
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         rows = torch.randint(len(self.centres), (n,), generator=generator, device=self.device)
         return self.centres[rows] + self.bandwidth * self._normal((n, self.dim), generator)
-
-    @property
-    def _log_constant(self) -> float:
-        return self.dim * math.log((2 * math.pi) ** 0.5 * self.bandwidth)
 
     def _log_kernels(self, x: Tensor) -> Tensor:
         """Log of each kernel without its constant, ``(N, number of centres)``."""
