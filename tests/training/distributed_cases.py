@@ -262,7 +262,7 @@ class Default(parallel.Sharded):
 def default_settings() -> Any:
     """Layers that were split before, and FSDP2's own settings."""
     split = {"split_layers": True}
-    return removed(parallel, "Sharded", Default, "density", "SM", "fsdp", **split)
+    return removed(loop, "Sharded", Default, "density", "SM", "fsdp", **split)
 
 
 def own_seed(generator: Any, ranks: Ranks) -> torch.Generator:
