@@ -105,8 +105,9 @@ class QuadraticForm:
             lam: the ridge penalty, a number or a tensor ``()``, not negative.
 
         Raises:
-            ValueError: if G or b is not finite, or if ``G + lam I`` is not positive definite to
-                working precision.
+            TypeError: if lam is not a number.
+            ValueError: if lam is negative, if G or b is not finite, or if ``G + lam I`` is not
+                positive definite to working precision.
         """
         _check_penalty(lam)
         for name, value in (("G", self.G), ("b", self.b)):
@@ -138,6 +139,11 @@ def quadratic_form(
         x: points ``(N, *event)``.
         objective: any objective with `terms`.
         noise: the result of ``objective.draw(x)``.
+
+    Raises:
+        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
+        ValueError: if features or base have the wrong shape, or if the objective's loss is not
+            quadratic.
 
     Example:
         Its value is the mean loss.
@@ -193,7 +199,8 @@ def solve_linear(
         generator: source of randomness; None is torch's default generator.
 
     Raises:
-        ValueError: if ``G + lam I`` is not positive definite.
+        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
+        ValueError: if shapes are wrong, or if ``G + lam I`` is not positive definite.
 
     Reference: Song et al. (2019), Proposition 2; Wenliang et al. (2019), Proposition 3.
 

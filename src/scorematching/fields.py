@@ -70,7 +70,14 @@ class Field(ABC):
 
     @abstractmethod
     def score(self, x: Tensor) -> Tensor:
-        """The score ``s(x)`` of points, ``(N, *event) -> (N, *F, *event)``."""
+        """The score ``s(x)``.
+
+        Args:
+            x: points ``(N, *event)``.
+
+        Returns:
+            ``(N, *F, *event)``.
+        """
 
     _curvature: Callable[..., tuple[Tensor, Tensor]] = staticmethod(routes.score_and_curvature)
     _differences: Callable[..., tuple[Tensor, Tensor]]
@@ -111,7 +118,13 @@ class Field(ABC):
         ``v'Hv ~ (f(x + hv) + f(x - hv) - 2 f(x)) / h^2``; of scores
         ``v.s ~ v.(s(x + hv) + s(x - hv)) / 2`` and ``v'Jv ~ v.(s(x + hv) - s(x - hv)) / 2h``.
 
-        The step h is relative to the length of v. Other arguments and results are those of `slice`.
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+            step: h, relative to the length of v.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
         """
         check_points(x)
         v = directions(v, x)
@@ -140,9 +153,14 @@ class Field(ABC):
         )
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The score along each direction, ``(N, *F, M)``, and the mean curvature, ``(N, *F)``.
+        """The score along each direction, and ``v' (ds/dx) v`` averaged over them.
 
-        Arguments as for `score_and_curvature`.
+        Args:
+            x: points ``(N, *event)``.
+            v: directions ``(M, N, *event)``, or ``(N, *event)`` for one per point.
+
+        Returns:
+            ``v.s``, ``(N, *F, M)``, and curvature ``(N, *F)``.
         """
         s, curvature = self.score_and_curvature(x, v)
         return project(s, directions(v, x)), curvature
@@ -189,11 +207,14 @@ class LogDensityField(Field):
         return bool(getattr(self.model.call, "normalised", True))
 
     def contrast(self, x: Tensor, u: Tensor) -> Tensor:
-        """How much likelier points are than moved ones, ``f(x) - f(x + u)``, ``(C, N)``.
+        """How much likelier points are than moved ones, ``f(x) - f(x + u)``.
 
         Args:
             x: points ``(N, *event)``.
             u: steps ``(C, N, *event)``.
+
+        Returns:
+            ``(C, N)``.
         """
         check_points(x)
         return self.model.evaluate_to_compare(x) - on_copies(self.model.evaluate, x + u)

@@ -33,6 +33,9 @@ from scorematching._random import normal
 from scorematching._shapes import dimension
 from scorematching._tracing import is_recording
 
+Shape = tuple[int, int, int]
+"""Number of groups of directions, directions in each, and D."""
+
 
 @dataclass(frozen=True)
 class Projection(ABC):
@@ -108,9 +111,7 @@ class Grouped(Projection):
         return d
 
     @abstractmethod
-    def draw_groups(
-        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
-    ) -> Tensor:
+    def draw_groups(self, like: Tensor, shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Independent groups of directions, ``(groups, size, D)``, orthogonal in blocks."""
 
 
@@ -147,9 +148,7 @@ class Rademacher(Grouped):
         """D rounded up to a power of two, the size of a Hadamard matrix."""
         return 1 << (d - 1).bit_length()
 
-    def draw_groups(
-        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
-    ) -> Tensor:
+    def draw_groups(self, like: Tensor, shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Groups of rows of Hadamard matrices with random columns and column signs."""
         groups, size, d = shape
         order = self.block(d)
@@ -215,9 +214,7 @@ class Sphere(Grouped):
         True
     """
 
-    def draw_groups(
-        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
-    ) -> Tensor:
+    def draw_groups(self, like: Tensor, shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Groups of vectors of length sqrt(D)."""
         return shape[-1] ** 0.5 * _unit_vectors(like, shape, generator)
 
@@ -236,9 +233,7 @@ class Gaussian(Grouped):
         True
     """
 
-    def draw_groups(
-        self, like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
-    ) -> Tensor:
+    def draw_groups(self, like: Tensor, shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Groups of standard normal vectors."""
         v = normal(shape, like, generator)
         if shape[1] == 1:
@@ -279,9 +274,7 @@ _MAX_CACHED = 1 << 20
 """Entries of the largest matrix that is cached."""
 
 
-def _unit_vectors(
-    like: Tensor, shape: tuple[int, int, int], generator: torch.Generator | None
-) -> Tensor:
+def _unit_vectors(like: Tensor, shape: Shape, generator: torch.Generator | None) -> Tensor:
     """Uniform vectors of length one, ``(groups, size, D)``, orthogonal in blocks of D."""
     groups, size, d = shape
     rows = min(size, d)

@@ -81,6 +81,9 @@ def fisher_divergence(
 
     The score s_d of the data is a function ``(N, *event) -> (N, *event)``.
 
+    Raises:
+        ValueError: score returns another shape than that of its points.
+
     Reference: Song et al. (2019), Eq. (1).
 
     Example:
@@ -107,10 +110,19 @@ def sliced_fisher_divergence(
 ) -> Estimate:
     """Sliced Fisher divergence, ``E 0.5 (v.(s - s_d))^2``, averaged over M directions per point.
 
-    M is ``num_projections``, and ``projection`` the distribution of the directions; None is
-    Rademacher, independent between points. With balanced directions the standard error, which
-    assumes independence, is approximate. Directions are drawn from ``generator``; None is torch's
-    default generator. Other arguments as for `fisher_divergence`.
+    Args:
+        model: as for `fisher_divergence`, like score and x.
+        score: the score s_d of the data, ``(N, *event) -> (N, *event)``.
+        x: points ``(N, *event)`` from the data.
+        projection: distribution of the directions; None is Rademacher, independent between points.
+            With balanced directions the standard error, which assumes independence, is approximate.
+        num_projections: M, directions per point.
+        generator: source of randomness; None is torch's default generator.
+        batch_size: most points evaluated at a time.
+        max_memory: bytes that they may take.
+
+    Raises:
+        ValueError: score returns another shape than that of its points.
 
     Reference: Song et al. (2019), Eq. (3).
 

@@ -86,14 +86,25 @@ def fit_spectral(
 
     Cost: an eigendecomposition, M^3, of each set.
 
-    ``num_eigen`` is J, the number of eigenfunctions; None takes the largest eigenvalues whose
-    running sum is below a share ``mass`` of the sum of all, at least one. ``average_mass`` takes
-    one J for all sets, from their mean eigenvalues, as the paper's code does. ``solver`` returns
-    eigenpairs of positive semidefinite matrices, largest first. Other arguments as for `fit_stein`.
+    Args:
+        samples: B sets of M samples, ``(*B, M, D)``.
+        num_eigen: J, the number of eigenfunctions; None takes the largest eigenvalues whose
+            running sum is below a share ``mass`` of the sum of all, at least one.
+        mass: that share.
+        kernel: "rbf" or "imq".
+        bandwidth: a number, or one per set, ``(*B)``; None is the median distance of each set.
+        include_diagonal: count zero distances in the median, as the paper's code does.
+        average_mass: one J for all sets, from their mean eigenvalues, as the paper's code does;
+            False chooses J for each set.
+        solver: eigenpairs of positive semidefinite matrices, largest first.
+        max_memory: bytes that the fit may take beside the samples, its result included, which is
+            measured; None is without limit.
 
     Raises:
-        ValueError: if samples are not finite or all equal, if an eigenvalue that is kept is zero,
-            or four kernel matrices do not fit into the memory.
+        TypeError: if an argument is of the wrong type.
+        ValueError: if there are fewer than two samples, some are not finite or all equal, if
+            num_eigen is larger than M, mass is not a share, an eigenvalue that is kept is zero, or
+            four kernel matrices do not fit into the memory.
 
     Reference: Shi, Sun and Zhu (2018), A spectral approach to gradient estimation for implicit
     distributions, Section 3.

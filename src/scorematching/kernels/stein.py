@@ -84,8 +84,9 @@ def fit_stein(
             measured; None is without limit.
 
     Raises:
-        ValueError: if samples are not finite or all equal, if the kernel matrix is singular, or
-            three such matrices do not fit into the memory.
+        TypeError: if an argument is of the wrong type.
+        ValueError: if there are fewer than two samples, some are not finite or all equal, if the
+            kernel matrix is singular, or three such matrices do not fit into the memory.
 
     Reference: Li and Turner (2018), Gradient estimators for implicit models, Sections 3.1 and 3.3.
 

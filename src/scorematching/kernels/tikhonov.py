@@ -30,14 +30,22 @@ def fit_kernel_exp_family(
     inducing points the minimum over the functions ``-a xi + sum_bj c_bj k_bj`` where b runs over
     these only, a system of m D + 1. With the samples as inducing points both are the same.
 
-    ``lam`` is the strength of the penalty on f, in units that do not depend on those of the data.
-    q0 is normal with the mean of the samples and ``base_scale`` times their standard deviations;
-    None is no q0, and a score that falls to zero far from the data. ``inducing`` are points
-    ``(*B, m, D)``, usually some of the samples. Other arguments as for `fit_stein`.
+    Args:
+        samples: B sets of M samples, ``(*B, M, D)``.
+        kernel: "rbf" or "imq".
+        bandwidth: h, a number, or one per set, ``(*B)``; None is the median distance of each set.
+        lam: strength of the penalty on f, in units that do not depend on those of the data.
+        base_scale: q0 is normal with the mean of the samples and this multiple of their standard
+            deviations; None is no q0, and a score that falls to zero far from the data.
+        inducing: points ``(*B, m, D)`` for the Nystrom method, usually some of the samples.
+        include_diagonal: count zero distances in the median, as the paper's code does.
+        max_memory: bytes that the fit may take beside the samples, its result included, which is
+            measured; None is without limit.
 
     Raises:
-        ValueError: if samples are not finite or all equal, or the system does not fit into the
-            memory.
+        TypeError: if an argument is of the wrong type.
+        ValueError: if there are fewer than two samples, some are not finite or all equal, or if a
+            number is out of range, or the system does not fit into the memory.
 
     Reference: Sriperumbudur et al. (2017), Density estimation in infinite dimensional exponential
     families, Theorem 5; Sutherland et al. (2018), Efficient and principled score estimation with

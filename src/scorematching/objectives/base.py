@@ -41,6 +41,11 @@ class Objective:
 
         Returns:
             Losses ``(N,)``; take their mean to train, their mean and standard error to report.
+
+        Raises:
+            TypeError: if x is not a floating-point tensor or the model is not callable.
+            ValueError: if x is empty, not finite or lacks a batch axis, or if the model returns
+                the wrong shape or ignores x.
         """
         field = as_field(model)
         check_batch(x)  # the field checks that x is finite
@@ -67,6 +72,9 @@ class Objective:
 
         Returns:
             The noise of these points; None where it must be drawn for them anew.
+
+        Raises:
+            ValueError: if a tensor has another length than the batch.
         """
         return share_rows(noise, len(x), rows, self)
 

@@ -182,8 +182,8 @@ def parzen_sigma(x_train: Tensor, x_valid: Tensor, tolerance: float = 1e-6) -> f
         sigma, in the units of x.
 
     Raises:
-        ValueError: if all held-out points repeat training points, so that the likelihood grows
-            without bound as sigma shrinks.
+        ValueError: if the events differ, or if held-out points repeat training points so that
+            the likelihood grows without bound as sigma shrinks.
 
     Reference: Saremi et al. (2018); Song et al. (2019), Appendix C.2.
 

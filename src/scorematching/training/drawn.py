@@ -59,7 +59,17 @@ class DrawnLoss(ABC):
         """The loss of every point, ``(N,)``, for noise that has been drawn: deterministic."""
 
     def share(self, noise: Any, batch: Any, rows: slice) -> Any:
-        """The noise of some points of a batch, as `Objective.share` returns it."""
+        """The noise of some points of a batch: rows of the noise that was drawn for all of them.
+
+        Args:
+            noise: from `draw`; its tensors have the points along their first axis, or the subclass
+                writes a method of its own.
+            batch: the whole batch.
+            rows: which of its points.
+
+        Returns:
+            The noise of these points; None where it must be drawn for them anew.
+        """
         return share_rows(noise, count_points(batch), rows, self)
 
 

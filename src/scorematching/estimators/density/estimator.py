@@ -186,7 +186,9 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             errors ``(N,)``, which come from log Z and are the same for all rows.
 
         Raises:
-            ValueError: if log Z is not known well enough.
+            NotFittedError: before `fit`.
+            ValueError: if the points have another dimension than those of `fit`, some are not
+                finite, or log Z is not known well enough.
         """
         for name, value in (("normalised", normalised), ("return_error", return_error)):
             check_flag(value, name, "both are optional")
@@ -262,15 +264,19 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return x if self._frame is None else self._frame(x, columns=self._columns)
 
     def fit(self, X: ArrayLike, y: Any = None, max_memory: int | None = None) -> DensityEstimator:
-        """Learn the density; returns the estimator itself.
+        """Learn the density.
 
         Args:
             X: points ``(N, D)``, an array or a data frame of numbers.
             y: ignored.
             max_memory: as for `ScoreEstimator.fit`.
 
+        Returns:
+            The estimator itself.
+
         Raises:
-            ValueError: if X has categories, missing values or fewer than four different rows.
+            ValueError: if X has categories, missing values or fewer than four different rows, or
+                an argument is out of range.
         """
         super().fit(X, y, max_memory)
         is_frame = hasattr(X, "iloc") and hasattr(X, "columns")

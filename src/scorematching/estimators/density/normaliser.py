@@ -109,10 +109,16 @@ def bracket(
     samples: Tensor,
     generator: torch.Generator,
 ) -> tuple[float, float]:
-    """A log Z that is too low on average and one too high, by annealing in both directions.
+    """Log Z from below and from above, by annealing in both directions.
 
-    ``samples`` are points of the tilted density, ``(C, D)``, where the reverse chains start. Other
-    arguments as for `normalise`.
+    Args:
+        tilt: t, ``(N, D) -> (N,)``.
+        base: q0.
+        samples: points of the tilted density, ``(C, D)``, where the reverse chains start.
+        generator: source of randomness.
+
+    Returns:
+        A value that is too low on average, and one that is too high.
 
     Example:
         >>> from scorematching.distributions import Gaussian

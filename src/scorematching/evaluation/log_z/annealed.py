@@ -58,12 +58,21 @@ def ais_log_z(
     further chains to adapt the step sizes. Cost: about ``num_steps * (num_leapfrog + 1)`` scores
     of f per chain.
 
-    ``log_density`` is f, ``(N, D) -> (N,)``, differentiable; ``start`` is q, in the dtype and on
-    the device of f. C = ``num_chains`` chains run at once. Other arguments as for `ais`; the
-    initial states of the chains do not count for ``max_memory``.
+    Args:
+        log_density: f, callable, ``(N, D) -> (N,)``, differentiable.
+        start: q, in the dtype and on the device of f.
+        num_chains: C, chains, all run at once.
+        num_steps: T, steps from start to density; this and all further arguments as for `ais`.
+        schedule: of the temperatures.
+        num_leapfrog: leapfrog steps per move.
+        step_size: of the moves; None adapts them.
+        generator: source of randomness.
+        capture: whether to record a CUDA graph, on a GPU.
+        max_memory: bytes that may be taken beside f and the initial states of the chains.
 
     Raises:
-        ValueError: f returns NaN or plus infinity.
+        TypeError: the start is not a `Distribution`.
+        ValueError: an argument is out of range, or f returns another shape, NaN or plus infinity.
 
     Example:
         >>> from scorematching.distributions import Gaussian

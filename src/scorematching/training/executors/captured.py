@@ -19,6 +19,9 @@ class Captured:
 
     Attributes:
         recorded: by shape, dtype and learning rates: the graph, its batch and its loss.
+
+    Raises:
+        ValueError: if the optimiser is on a GPU and not capturable.
     """
 
     def __init__(self, step: Step, generator: torch.Generator | None, warmup: int = 3) -> None:
