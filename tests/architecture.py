@@ -502,7 +502,10 @@ def _lines(sources: Sources) -> Iterator[tuple[str, int, str]]:
 
 
 def example_errors(module: ModuleType) -> list[str]:
-    """Names of ``__all__`` that do not exist, or are classes or functions without an Example."""
+    """Names of ``__all__`` that do not exist, or are classes or functions without an Example.
+
+    An error class needs none: there is nothing to show but that it is raised.
+    """
     found = []
     for name in module.__all__:
         value = getattr(module, name, None)
@@ -510,6 +513,8 @@ def example_errors(module: ModuleType) -> list[str]:
             found.append(f"{module.__name__}.{name} does not exist")
         elif isinstance(value, ModuleType):
             found += example_errors(value) if hasattr(value, "__all__") else []
+        elif inspect.isclass(value) and issubclass(value, Exception):
+            continue
         elif inspect.isclass(value) or inspect.isfunction(value):
             doc = value.__doc__ or ""
             if not re.search(r"^ *Examples?:", doc, re.MULTILINE) or ">>>" not in doc:

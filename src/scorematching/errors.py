@@ -7,84 +7,39 @@ mention only errors of other kinds, and those that depend on the numbers.
 
 
 class ScoreMatchingError(Exception):
-    """Root of the package's own errors.
-
-    Example:
-        >>> issubclass(DivergedError, ScoreMatchingError)
-        True
-    """
+    """Root of the package's own errors."""
 
 
 class DataNotFoundError(ScoreMatchingError, FileNotFoundError):
-    """A data file that is in none of the places searched.
-
-    Example:
-        >>> issubclass(DataNotFoundError, FileNotFoundError)
-        True
-    """
+    """A data file that is in none of the places searched."""
 
 
 class SavedModelError(ScoreMatchingError, ValueError):
-    """A folder that is no saved model, or whose files were truncated or changed.
-
-    Example:
-        >>> issubclass(SavedModelError, ValueError)
-        True
-    """
+    """A folder that is no saved model, or whose files were truncated or changed."""
 
 
 class CheckpointError(ScoreMatchingError, ValueError):
-    """A checkpoint whose files are missing, truncated or changed.
-
-    Example:
-        >>> issubclass(CheckpointError, ValueError)
-        True
-    """
+    """A checkpoint whose files are missing, truncated or changed."""
 
 
 class FolderInUseError(ScoreMatchingError, RuntimeError):
-    """The folder of a run in which another process trains.
-
-    Example:
-        >>> issubclass(FolderInUseError, RuntimeError)
-        True
-    """
+    """The folder of a run in which another process trains."""
 
 
 class LostRankError(ScoreMatchingError, RuntimeError):
-    """A process that trained together with this one and no longer answers.
-
-    Example:
-        >>> issubclass(LostRankError, RuntimeError)
-        True
-    """
+    """A process that trained together with this one and no longer answers."""
 
 
 class SmoothnessError(ScoreMatchingError, ValueError):
-    """A model that is not smooth enough for the derivatives an objective takes.
-
-    Example:
-        >>> issubclass(SmoothnessError, ValueError)
-        True
-    """
+    """A model that is not smooth enough for the derivatives an objective takes."""
 
 
 class WrongDerivativeError(ScoreMatchingError):
-    """A model whose derivatives are not those of its values, or disagree with differences.
-
-    Example:
-        >>> issubclass(WrongDerivativeError, ScoreMatchingError)
-        True
-    """
+    """A model whose derivatives are not those of its values, or disagree with differences."""
 
 
 class PerformanceWarning(UserWarning):
-    """A model that takes a slower route than it could.
-
-    Example:
-        >>> issubclass(PerformanceWarning, UserWarning)
-        True
-    """
+    """A model that takes a slower route than it could."""
 
 
 class DivergedError(ScoreMatchingError):
@@ -114,18 +69,8 @@ class DivergedError(ScoreMatchingError):
 
 
 class SingularInformationError(ScoreMatchingError, ValueError):
-    """Parameters that the data do not determine, so that standard errors do not exist.
-
-    Example:
-        >>> issubclass(SingularInformationError, ValueError)
-        True
-    """
+    """Parameters that the data do not determine, so that standard errors do not exist."""
 
 
 class NotConvergedError(ScoreMatchingError):
-    """A fit that did not reach a minimum.
-
-    Example:
-        >>> issubclass(NotConvergedError, ScoreMatchingError)
-        True
-    """
+    """A fit that did not reach a minimum."""
