@@ -35,6 +35,7 @@ class Findings:
         outputs: number of outputs per point; None while that is unknown.
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
+        measured_points: number of points at which it was made.
         reason: why the slow route is taken; None where it is not.
         warned: whether the user has been told about it.
     """
@@ -49,6 +50,7 @@ class Findings:
     outputs: int | None = None
     any_batch: bool | None = None
     smoothness: Any = None
+    measured_points: int = 0
     reason: str | None = None
     warned: bool = False
 

@@ -112,11 +112,12 @@ def require_smooth(
     if not model.check_smoothness:
         return
     findings = model.findings
-    if findings.smoothness is None or _measures_again(findings):
+    if findings.smoothness is None or _measures_again(findings, len(x)):
         if not can_read_values(x):
             return
         _value(model, x)  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
+        findings.measured_points = len(x)
         if findings.smoothness.cut:
             _few(model, x, findings)  # raises where the points of a batch are coupled
     smoothness.require(findings.smoothness, order, what, model.kind)
@@ -124,16 +125,21 @@ def require_smooth(
         smoothness.require_whole(findings.smoothness, model.kind)
 
 
-def _measures_again(findings: Findings) -> bool:
+def _measures_again(findings: Findings, points: int) -> bool:
     """Whether smoothness is measured once more, because points and weights have moved.
 
-    At the 1024th, 2048th, 4096th ... use; for a model with operations that can have kinks, of
-    which none was found near the first points, also at the 16th and 128th.
+    At the 1024th, 2048th, 4096th ... use, and when many points come after few, which say little
+    about where a model is used. At the 16th and 128th use, too, for a model with operations that
+    can have kinks, of which none was found near the first points, and for one that was measured at
+    few points.
     """
     uses = findings.uses.total()
-    if uses >= 1024:
-        return uses & (uses - 1) == 0
-    return uses in (16, 128) and any(has_kink(name) for name, _ in findings.operations)
+    if uses >= 1024 and uses & (uses - 1) == 0:
+        return True
+    few = findings.measured_points < smoothness.FEW_POINTS
+    if few and points >= smoothness.FEW_POINTS:
+        return True
+    return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
 
 
 def _verify(

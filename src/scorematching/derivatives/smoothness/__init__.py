@@ -2,5 +2,6 @@
 
 from scorematching.derivatives.smoothness.measure import Measurement, measure
 from scorematching.derivatives.smoothness.requirement import require, require_whole
+from scorematching.derivatives.smoothness.search import FEW_POINTS
 
-__all__ = ["Measurement", "measure", "require", "require_whole"]
+__all__ = ["FEW_POINTS", "Measurement", "measure", "require", "require_whole"]

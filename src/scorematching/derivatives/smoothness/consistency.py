@@ -22,7 +22,7 @@ is detached leaves more.
 """
 
 SHORT = {torch.float64: 1e-2}
-"""Length of the parts of lines that decide, in which steep functions vary little."""
+"""Length of the parts that decide, in which steep functions vary little, in ordinary lines."""
 
 SHORT_OTHERWISE = 0.1
 """The same in single precision, where shorter changes are lost to rounding."""
@@ -39,18 +39,18 @@ def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
         levels: values and derivatives at their nodes, as `Lines.levels` returns them.
         scales: variation along each line at each level, ``(levels, L)``.
     """
-    if not levels[1].any() or unexplained(levels, scales, 1.0) < MISMATCH:
+    if not levels[1].any() or unexplained(levels, scales, torch.ones(len(lines))) < MISMATCH:
         return False
-    width = SHORT.get(lines.start.dtype, SHORT_OTHERWISE)
-    t = 0.5 + width * (quadrature()[0] - 0.5)
-    short = lines.levels(t[:, None].expand(-1, len(lines)))
+    width = SHORT.get(lines.start.dtype, SHORT_OTHERWISE) / lines.times
+    short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))
     return unexplained(short, scales, width) >= MISMATCH
 
 
-def unexplained(levels: Tensor, scales: Tensor, width: float) -> float:
+def unexplained(levels: Tensor, scales: Tensor, width: Tensor) -> float:
     """The share of the change over a part of the median line that the integral does not explain.
 
-    Changes count as a tenth of an even share of the variation along the line at least.
+    Parts have a share ``width: (L,)`` of their lines. Changes count as a tenth of an even share of
+    the variation along the line at least.
     """
     change, slope = levels[0].diff(dim=0), width * levels[1]
     error = (change - quadrature()[1] @ slope).sum(0).abs()
