@@ -20,7 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import double_backward, smoothness, speed, verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
-from scorematching.derivatives.notices import describe, warn
+from scorematching.derivatives.notices import describe, other_values, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.derivatives.question import Pair, Question, Way
 from scorematching.errors import SmoothnessError, WrongDerivativeError
@@ -343,7 +343,8 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     """Whether a model takes a smaller batch.
 
     Raises:
-        ValueError: if its values there are others, because it couples the points of a batch.
+        ValueError: if its values there are others, because it couples the points of a batch or
+            changes from call to call.
     """
     try:
         with verification.undone(model.call, x):
@@ -353,11 +354,9 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     except Exception:  # a context of N rows in a closure, or a random model
         return False
     if verification.differ(part, whole[: len(few)]):
-        raise ValueError(
-            "the model must treat every point by itself, got values that change with the other "
-            "points of the batch (batch normalisation in training mode?); call model.eval(), or "
-            "use LayerNorm or GroupNorm"
-        )
+        with verification.undone(model.call, x):
+            again = model.evaluate_to_compare(x)
+        raise other_values(changes=verification.differ(again, whole))
     return True
 
 
