@@ -24,6 +24,8 @@ from torch import Tensor
 from scorematching.derivatives.smoothness.consistency import is_cut
 from scorematching.derivatives.smoothness.probe import Model, Probe, agree
 from scorematching.derivatives.smoothness.search import (
+    LENGTH,
+    NEAR,
     Accuracy,
     Intervals,
     Lines,
@@ -247,16 +249,17 @@ def _on_parts(
     """Intervals on parts, of ordinary length, of the lines that lead away from few points.
 
     A jump is judged by its share of the variation around it, and a longer line has more of that.
+    Further away than `NEAR`, where hardly a point will lie, the whole line counts.
     """
     if not (lines.times[intervals.line] > 1).any():
         return lines, intervals, scales
     long = lines[intervals.line]
-    low = intervals.low + (intervals.width - 1 / long.times) / 2
-    low = low.clamp(min=0).minimum(1 - 1 / long.times)
-    parts, nodes = long.parts(low), quadrature()[0]
+    share = torch.where(intervals.low * long.times < NEAR / LENGTH, 1 / long.times, 1.0)
+    low = (intervals.low + (intervals.width - share) / 2).clamp(min=0).minimum(1 - share)
+    parts, nodes = long.parts(low, share), quadrature()[0]
     variation = _variation(parts.levels(nodes[:, None].expand(-1, len(parts))), accuracy)
     scales = torch.maximum(variation.nan_to_num(0.0), scales.amin(-1, keepdim=True))
-    begins, width = (intervals.low - low) * long.times, intervals.width * long.times
+    begins, width = (intervals.low - low) / share, intervals.width / share
     line = torch.arange(len(parts))
     return parts, replace(intervals, line=line, low=begins, width=width), scales
 

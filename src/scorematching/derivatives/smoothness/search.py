@@ -41,6 +41,9 @@ FEW_POINTS = 32
 OUTWARD = 4.0
 """Length of lines that lead away from few points, in their standard deviations."""
 
+NEAR = 2.0
+"""Distance from few points up to which others are expected, in standard deviations."""
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -97,14 +100,13 @@ class Lines:
         times = self.times[index.to(self.times.device)]
         return Lines(self.probe, self.start[at], self.step[at], self.rows[at], times)
 
-    def parts(self, low: Tensor) -> Lines:
-        """Parts of the length of an ordinary line, beginning at ``low: (L,)``."""
+    def parts(self, low: Tensor, share: Tensor) -> Lines:
+        """Parts that begin at ``low: (L,)`` and have a ``share: (L,)`` of the length."""
+        times = self.times * share
         low, share = (
-            v.reshape(-1, *(1,) * event_axes(self.start)).to(self.start)
-            for v in (low, 1 / self.times)
+            v.reshape(-1, *(1,) * event_axes(self.start)).to(self.start) for v in (low, share)
         )
-        ones = torch.ones_like(self.times)
-        return Lines(self.probe, self.start + low * self.step, share * self.step, self.rows, ones)
+        return Lines(self.probe, self.start + low * self.step, share * self.step, self.rows, times)
 
     def points(self, t: Tensor) -> Tensor:
         """``t: (K, L) -> (K L, *event)``."""
