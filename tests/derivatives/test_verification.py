@@ -348,6 +348,15 @@ def test_models_that_couple_points_are_refused(how: str, net: Net) -> None:
         VR(field, X)
 
 
+def test_models_that_couple_points_are_refused_after_a_single_point(net: Net) -> None:
+    """One point has no others to be coupled with."""
+    coupled = COUPLED["distances between points"]
+    field = LogDensityField(lambda x: coupled(x, net), check_smoothness=False)
+    VR(field, X[:1])
+    with pytest.raises(ValueError, match="every point by itself"):
+        VR(field, X)
+
+
 class Schedule(nn.Module):
     """A log-density that grows with every call, counted in an attribute or in a buffer."""
 

@@ -331,10 +331,13 @@ def _detached(pair: Pair) -> Pair:
 
 
 def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
-    """A few points, or all where the model takes only batches of their number."""
+    """A few points, or all where the model takes only batches of their number.
+
+    A single point says nothing about batches, so that question is left to later ones.
+    """
     few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
-    if findings.any_batch is None:
-        findings.any_batch = len(few) < len(x) and _takes(model, x.detach(), few)
+    if findings.any_batch is None and len(few) < len(x):
+        findings.any_batch = _takes(model, x.detach(), few)
     return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
 
 
