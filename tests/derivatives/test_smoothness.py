@@ -421,3 +421,15 @@ def test_few_points_are_measured_again_at_the_16th_use() -> None:
     with pytest.raises(SmoothnessError):
         for seed in range(2, 17):
             objective(field, points(6, seed))
+
+
+def test_a_layer_that_is_exchanged_is_measured() -> None:
+    net = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 1), nn.Flatten(0)).double()
+    objective, x = SlicedScoreMatchingVR(), points(64)
+    for _ in range(3):
+        objective(net, x)
+    net[1] = nn.SiLU()
+    objective(net, x)
+    net[1] = nn.ELU()
+    with pytest.raises(SmoothnessError, match="elu"):
+        objective(net, x)

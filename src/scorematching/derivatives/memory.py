@@ -36,6 +36,7 @@ class Findings:
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
         measured_points: number of points at which it was made.
+        kinks: operations of all traces that can have kinks; None before the first trace.
         reason: why the slow route is taken; None where it is not.
         warned: whether the user has been told about it.
     """
@@ -51,6 +52,7 @@ class Findings:
     any_batch: bool | None = None
     smoothness: Any = None
     measured_points: int = 0
+    kinks: set[str] | None = None
     reason: str | None = None
     warned: bool = False
 

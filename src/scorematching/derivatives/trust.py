@@ -52,6 +52,9 @@ def answer(
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
+        if _has_new_kinks(findings) and can_read_values(x):  # a layer was exchanged, say
+            findings.smoothness = None
+            require_smooth(model, x, order=int(training), what="curvature")
         if after and not _is_confirmed(model, question, x, arguments, (score, second), findings):
             _verify(model, question, x, training, findings)
             if _route(model, question, findings) != "traced":
@@ -140,6 +143,13 @@ def _measures_again(findings: Findings, points: int) -> bool:
     if few and points >= smoothness.FEW_POINTS:
         return True
     return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
+
+
+def _has_new_kinks(findings: Findings) -> bool:
+    """Whether the last trace met operations that can have kinks and were not met before."""
+    kinks, known = {name for name, _ in findings.met if has_kink(name)}, findings.kinks
+    findings.kinks = kinks | (known or set())
+    return known is not None and not kinks <= known
 
 
 def _verify(
