@@ -126,6 +126,8 @@ def require_smooth(
     smoothness.require(findings.smoothness, order, what, model.kind)
     if differentiates:
         smoothness.require_whole(findings.smoothness, model.kind)
+        if what == "score":  # other answers are compared with differences
+            smoothness.require_trainable(findings.smoothness)
 
 
 def _measures_again(findings: Findings, points: int) -> bool:
@@ -146,7 +148,7 @@ def _measures_again(findings: Findings, points: int) -> bool:
 
 
 def _has_new_kinks(findings: Findings) -> bool:
-    """Whether the last trace met operations that can have kinks and were not met before."""
+    """Whether the last trace met operations with kinks that were not met before."""
     kinks, known = {name for name, _ in findings.met if has_kink(name)}, findings.kinks
     findings.kinks = kinks | (known or set())
     return known is not None and not kinks <= known

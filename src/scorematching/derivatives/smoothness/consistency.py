@@ -3,8 +3,8 @@
 By the fundamental theorem of calculus a log-density, or the score that a network returns, changes
 along a line by the integral of its derivative. Where a value went through ``detach``, ``no_grad``
 or numpy it does not, however short the line. Every route of automatic differentiation makes the
-same cut, so comparing routes does not show it. (Scores of log-densities whose own derivative is
-missing are compared with differences, see `verification`.)
+same cut, so comparing routes does not show it. The same holds of a score that is trained on and
+its derivative. (Curvatures are compared with differences of the score, see `verification`.)
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ SHORT = {torch.float64: 1e-2}
 SHORT_OTHERWISE = 0.1
 """The same in single precision, where shorter changes are lost to rounding."""
 
+SHORTER = 1e-4
+"""Length of the parts on which a score is compared with its derivative, in double precision."""
+
 
 def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     """Whether values change along most lines by more or less than their derivatives say.
@@ -41,9 +44,27 @@ def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     """
     if not levels[1].any() or unexplained(levels, scales, torch.ones(len(lines))) < MISMATCH:
         return False
-    width = SHORT.get(lines.start.dtype, SHORT_OTHERWISE) / lines.times
+    return _is_cut_on(lines, 0, scales, SHORT.get(lines.start.dtype, SHORT_OTHERWISE))
+
+
+def is_score_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
+    """Whether the score of a log-density changes by more or less than its derivative says.
+
+    That is so where a backward pass is itself cut from the graph. The parts are shorter, because a
+    sharp bend changes the score more suddenly than the log-density; single precision cannot tell.
+    """
+    if len(levels) < 3 or lines.start.dtype != torch.float64:
+        return False
+    if unexplained(levels[1:], scales[1:], torch.ones(len(lines))) < MISMATCH:
+        return False
+    return _is_cut_on(lines, 1, scales, SHORTER)
+
+
+def _is_cut_on(lines: Lines, level: int, scales: Tensor, length: float) -> bool:
+    """Whether a level changes on short parts of the lines by more or less than the next says."""
+    width = length / lines.times
     short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))
-    return unexplained(short, scales, width) >= MISMATCH
+    return unexplained(short[level:], scales[level:], width) >= MISMATCH
 
 
 def unexplained(levels: Tensor, scales: Tensor, width: Tensor) -> float:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from scorematching.derivatives.smoothness.consistency import is_cut
+from scorematching.derivatives.smoothness.consistency import is_cut, is_score_cut
 from scorematching.derivatives.smoothness.probe import Model, Probe, agree
 from scorematching.derivatives.smoothness.search import (
     LENGTH,
@@ -76,6 +76,7 @@ class Measurement:
         note: why nothing was measured, if that is so; the order is then 1.
         cut: whether derivatives are not those of the values, because part of the model is cut from
             the graph.
+        score_cut: whether the derivative of a log-density's score is not that of its values.
 
     Example:
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -92,6 +93,7 @@ class Measurement:
     precision: str
     note: str = ""
     cut: bool = False
+    score_cut: bool = False
 
     def __str__(self) -> str:
         """One sentence with the numbers."""
@@ -182,6 +184,7 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
         suspects,
         _precision(probe),
         cut=not found and is_cut(lines, levels, scales),
+        score_cut=not found and is_score_cut(lines, levels, scales),
     )
 
 
