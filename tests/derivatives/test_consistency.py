@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,3 +152,37 @@ def test_forward_mode_inside_a_model() -> None:
     found = measure(density, X, "log-density")
     assert found.order == 1
     assert not found.cut
+
+
+class DetachedCube(torch.autograd.Function):
+    """Its gradient is right, and has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.x = x.detach()
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 3 * ctx.x**2
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_denoising_needs_a_differentiable_score(is_cut: bool) -> None:
+    cube = DetachedCube.apply if is_cut else lambda z: z**3
+    weight = torch.eye(3, dtype=torch.float64, requires_grad=True)
+    field = sm.LogDensityField(lambda x: -cube(x @ weight).sum(-1) - x.square().sum(-1))
+    objective, x = sm.DenoisingScoreMatching(0.1), torch.linspace(-1, 1, 24).double().reshape(8, 3)
+    noise = objective.draw(x, torch.Generator().manual_seed(0))
+    if is_cut:
+        with pytest.raises(sm.WrongDerivativeError, match=r"ctx\.saved_tensors"):
+            objective.loss(field, x, noise)
+        return
+    (gradient,) = torch.autograd.grad(objective.loss(field, x, noise).sum(), weight)
+    with torch.no_grad():
+        ends = []
+        for h in (1e-5, -1e-5):
+            weight[0, 0] += h
+            ends.append(float(objective.loss(field, x, noise).sum()))
+            weight[0, 0] -= h
+    assert float(gradient[0, 0]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)

@@ -237,3 +237,20 @@ def test_the_traced_route_raises_what_stopped_it() -> None:
     field = LogDensityField(Vmapped(), route="traced")
     with pytest.raises(Exception, match="vmap"):
         VR(field, X)
+
+
+HELD: dict[str, Callable[..., Any]] = {
+    "closure": lambda net, act: lambda x: act(net(x)).sum(-1),
+    "default": lambda net, act: lambda x, net=net, act=act: act(net(x)).sum(-1),
+    "partial": lambda net, act: partial(lambda x, act: act(net(x)).sum(-1), act=act),
+}
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_functions_of_torch_in_one_piece_of_code_are_told_apart(how: str) -> None:
+    """A ReLU must not pass as the tanh that the same lines of code were measured with."""
+    net, x = nn.Linear(3, 8).double(), torch.linspace(-2, 2, 192).double().reshape(64, 3).sin()
+    objective = sm.SlicedScoreMatchingVR()
+    objective(HELD[how](net, torch.tanh), x)
+    with pytest.raises(sm.SmoothnessError):
+        objective(HELD[how](net, torch.relu), x)

@@ -389,3 +389,47 @@ def test_message_says_what_the_question_needs() -> None:
 def test_it_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="relu"):
         ScoreMatching()(one_layer(F.relu), POINTS)
+
+
+# ---------------------------------------------------------------------------- few points first
+
+
+def points(n: int, seed: int = 0) -> Tensor:
+    return normal(n, 2, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("uses", [1, 5])
+def test_many_points_after_few_are_measured_again(uses: int) -> None:
+    def hinge(x: Tensor) -> Tensor:
+        return -0.5 * x.square().sum(-1) + 0.3 * F.relu(x[:, 0] - 1).square()
+
+    field, objective = LogDensityField(hinge), SlicedScoreMatchingVR()
+    few, many = 0.05 * points(6), points(64)
+    for _ in range(uses):
+        objective(field, few)
+    with pytest.raises(SmoothnessError, match="relu"):
+        objective(field, many)
+
+
+def test_few_points_are_measured_again_at_the_16th_use() -> None:
+    def spline(x: Tensor) -> Tensor:  # without an operation that the engine knows to have kinks
+        above = (x[:, 0].detach() > 1).double()
+        return -0.5 * x.square().sum(-1) + 0.3 * above * (x[:, 0] - 1).square()
+
+    field, objective = LogDensityField(spline), SlicedScoreMatchingVR()
+    objective(field, 0.05 * points(6))
+    with pytest.raises(SmoothnessError):
+        for seed in range(2, 17):
+            objective(field, points(6, seed))
+
+
+def test_a_layer_that_is_exchanged_is_measured() -> None:
+    net = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 1), nn.Flatten(0)).double()
+    objective, x = SlicedScoreMatchingVR(), points(64)
+    for _ in range(3):
+        objective(net, x)
+    net[1] = nn.SiLU()
+    objective(net, x)
+    net[1] = nn.ELU()
+    with pytest.raises(SmoothnessError, match="elu"):
+        objective(net, x)

@@ -440,6 +440,52 @@ def test_few_or_equal_points(x: Tensor, act: Model, order: int) -> None:
     assert (found.order, found.skipped) == (order, 0)
 
 
+def spline(seed: int) -> Model:
+    """A C1 cubic spline with knots in [-3, 3]: the curvature jumps at six of them."""
+    g = generator(seed)
+    widths, values, slopes = (torch.randn(k, generator=g, dtype=torch.float64) for k in (7, 8, 8))
+    widths = 6 * torch.softmax(0.3 * widths, 0)
+    knots = F.pad(widths.cumsum(0), (1, 0)) - 3
+
+    def f(x: Tensor) -> Tensor:
+        k = torch.searchsorted(knots, x.detach()).clamp(1, 7) - 1
+        z, w = (x - knots[k]) / widths[k], widths[k]
+        y = (2 * z**3 - 3 * z**2 + 1) * values[k] + (3 * z**2 - 2 * z**3) * values[k + 1]
+        y = y + (z**3 - 2 * z**2 + z) * w * slopes[k] + (z**3 - z**2) * w * slopes[k + 1]
+        return (0.05 * y - 0.5 * x**2).sum(-1)
+
+    return f
+
+
+def test_kinks_of_a_spline_near_one_point() -> None:
+    """One point tells nothing about the spread, so lines lead away from it; few miss the kinks."""
+    found = [measure(spline(k), normal(1, 1, seed=k), "log-density").order for k in range(20)]
+    assert found.count(0) >= 18
+
+
+@pytest.mark.parametrize("n", [6, 12, 64])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_jumps_are_judged_on_lines_of_one_length(n: int, dim: int) -> None:
+    """Far away a quartic varies so much that the jump would be a weak one, which is accepted."""
+
+    def model(x: Tensor) -> Tensor:
+        return 0.04 * x[:, 0].clamp(min=0).square() - 0.05 * x.square().square().sum(-1)
+
+    found = measure(model, normal(n, dim), "log-density")
+    assert (found.order, found.close_call) == (0, False)
+
+
+def test_steep_networks_near_few_points_are_not_cut() -> None:
+    weights = [normal(k, 64, seed=k + i) / k**0.5 for i, k in enumerate((100, 64))]
+
+    def model(x: Tensor) -> Tensor:
+        for weight in weights:
+            x = torch.sin(10 * x @ weight)
+        return x.sum(-1)
+
+    assert not measure(model, 10 * normal(31, 100), "log-density").cut
+
+
 def test_lines_stay_where_the_points_are() -> None:
     """Between positive points a logarithm is finite, and a clamp below them is not active."""
     x = normal(64, 3).exp()

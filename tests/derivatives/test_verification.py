@@ -348,6 +348,41 @@ def test_models_that_couple_points_are_refused(how: str, net: Net) -> None:
         VR(field, X)
 
 
+def test_models_that_couple_points_are_refused_after_a_single_point(net: Net) -> None:
+    """One point has no others to be coupled with."""
+    coupled = COUPLED["distances between points"]
+    field = LogDensityField(lambda x: coupled(x, net), check_smoothness=False)
+    VR(field, X[:1])
+    with pytest.raises(ValueError, match="every point by itself"):
+        VR(field, X)
+
+
+class Schedule(nn.Module):
+    """A log-density that grows with every call, counted in an attribute or in a buffer."""
+
+    def __init__(self, net: Net, in_buffer: bool) -> None:
+        super().__init__()
+        self.net = net
+        if in_buffer:
+            self.register_buffer("calls", torch.zeros(()))
+        else:
+            self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.net(x) * (1 + 0.01 * self.calls)
+
+
+def test_models_that_change_with_every_call_are_refused_by_name(net: Net) -> None:
+    """Not as models that couple points; a buffer is put back, so that one counts nothing."""
+    with pytest.raises(ValueError, match=r"same values at every call.*register_buffer"):
+        VR(Schedule(net, in_buffer=False), X)
+    model, v = Schedule(net, in_buffer=True), VR.draw(X)
+    fixed = LogDensityField(lambda x: 1.01 * net(x))
+    assert_close(VR.loss(LogDensityField(model), X, v), VR.loss(fixed, X, v), ROUTES)
+    assert model.calls == 1
+
+
 # ----------------------------------------------------------------------- nothing is changed
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, MethodDescriptorType
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ class Findings:
         outputs: number of outputs per point; None while that is unknown.
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
+        measured_points: number of points at which it was made.
+        kinks: operations of all traces that can have kinks; None before the first trace.
         reason: why the slow route is taken; None where it is not.
         warned: whether the user has been told about it.
     """
@@ -49,6 +51,8 @@ class Findings:
     outputs: int | None = None
     any_batch: bool | None = None
     smoothness: Any = None
+    measured_points: int = 0
+    kinks: set[str] | None = None
     reason: str | None = None
     warned: bool = False
 
@@ -139,9 +143,17 @@ def _code(call: Any) -> tuple[Any, ...]:
         return ()
     function = getattr(call, "__func__", getattr(call, "func", call))
     code = getattr(function, "__code__", type(function))
-    held = [c for c in map(_contents, getattr(function, "__closure__", None) or ()) if callable(c)]
-    inner = [h for h in held if h is not call and not isinstance(h, nn.Module)]
-    return (code, *(getattr(h, "__code__", type(h)) for h in inner))
+    closed = map(_contents, getattr(function, "__closure__", None) or ())
+    given = (*(getattr(function, "__defaults__", None) or ()), *getattr(call, "args", ()))
+    held = (*closed, *given, *getattr(call, "keywords", {}).values())
+    inner = [h for h in held if callable(h) and h is not call and not isinstance(h, nn.Module)]
+    return (code, *(_kind(h) for h in inner))
+
+
+def _kind(function: Any) -> Any:
+    """What tells a function from others: its code, or itself where it is one of torch's own."""
+    itself = isinstance(function, (BuiltinFunctionType, MethodDescriptorType))
+    return function if itself else getattr(function, "__code__", type(function))
 
 
 _DATA = (Tensor, int, float, str, bytes, type(None), CodeType, type, type(nn))

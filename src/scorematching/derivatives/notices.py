@@ -46,3 +46,23 @@ def describe(error: Exception) -> str:
         frame = frame.tb_next
     kind = "" if isinstance(error, Untraceable) else f"{type(error).__name__}: "
     return f"{kind}{text}, at {place}" if place else f"{kind}{text}"
+
+
+def other_values(changes: bool) -> ValueError:
+    """The error for a model whose values at some points are others than in a larger batch.
+
+    Args:
+        changes: whether its values at the same points differ from call to call.
+    """
+    if changes:
+        return ValueError(
+            "the model must give the same values at every call with the same points, got values "
+            "that change from call to call (a counter or another attribute that the forward pass "
+            "changes?); change it in the training loop, between the losses, or keep it in a buffer "
+            "of the module (register_buffer), which the checks put back"
+        )
+    return ValueError(
+        "the model must treat every point by itself, got values that change with the other "
+        "points of the batch (batch normalisation in training mode?); call model.eval(), or "
+        "use LayerNorm or GroupNorm"
+    )

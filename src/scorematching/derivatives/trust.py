@@ -20,7 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import double_backward, smoothness, speed, verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, RandomModelError
-from scorematching.derivatives.notices import describe, warn
+from scorematching.derivatives.notices import describe, other_values, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.derivatives.question import Pair, Question, Way
 from scorematching.errors import SmoothnessError, WrongDerivativeError
@@ -52,6 +52,9 @@ def answer(
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
+        if _has_new_kinks(findings) and can_read_values(x):  # a layer was exchanged, say
+            findings.smoothness = None
+            require_smooth(model, x, order=int(training), what="curvature")
         if after and not _is_confirmed(model, question, x, arguments, (score, second), findings):
             _verify(model, question, x, training, findings)
             if _route(model, question, findings) != "traced":
@@ -112,28 +115,43 @@ def require_smooth(
     if not model.check_smoothness:
         return
     findings = model.findings
-    if findings.smoothness is None or _measures_again(findings):
+    if findings.smoothness is None or _measures_again(findings, len(x)):
         if not can_read_values(x):
             return
         _value(model, x)  # raises where the model itself is wrong
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
+        findings.measured_points = len(x)
         if findings.smoothness.cut:
             _few(model, x, findings)  # raises where the points of a batch are coupled
     smoothness.require(findings.smoothness, order, what, model.kind)
     if differentiates:
         smoothness.require_whole(findings.smoothness, model.kind)
+        if what == "score":  # other answers are compared with differences
+            smoothness.require_trainable(findings.smoothness)
 
 
-def _measures_again(findings: Findings) -> bool:
+def _measures_again(findings: Findings, points: int) -> bool:
     """Whether smoothness is measured once more, because points and weights have moved.
 
-    At the 1024th, 2048th, 4096th ... use; for a model with operations that can have kinks, of
-    which none was found near the first points, also at the 16th and 128th.
+    At the 1024th, 2048th, 4096th ... use, and when many points come after few, which say little
+    about where a model is used. At the 16th and 128th use, too, for a model with operations that
+    can have kinks, of which none was found near the first points, and for one that was measured at
+    few points.
     """
     uses = findings.uses.total()
-    if uses >= 1024:
-        return uses & (uses - 1) == 0
-    return uses in (16, 128) and any(has_kink(name) for name, _ in findings.operations)
+    if uses >= 1024 and uses & (uses - 1) == 0:
+        return True
+    few = findings.measured_points < smoothness.FEW_POINTS
+    if few and points >= smoothness.FEW_POINTS:
+        return True
+    return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
+
+
+def _has_new_kinks(findings: Findings) -> bool:
+    """Whether the last trace met operations with kinks that were not met before."""
+    kinks, known = {name for name, _ in findings.met if has_kink(name)}, findings.kinks
+    findings.kinks = kinks | (known or set())
+    return known is not None and not kinks <= known
 
 
 def _verify(
@@ -325,10 +343,13 @@ def _detached(pair: Pair) -> Pair:
 
 
 def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
-    """A few points, or all where the model takes only batches of their number."""
+    """A few points, or all where the model takes only batches of their number.
+
+    A single point says nothing about batches, so that question is left to later ones.
+    """
     few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
-    if findings.any_batch is None:
-        findings.any_batch = len(few) < len(x) and _takes(model, x.detach(), few)
+    if findings.any_batch is None and len(few) < len(x):
+        findings.any_batch = _takes(model, x.detach(), few)
     return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
 
 
@@ -337,7 +358,8 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     """Whether a model takes a smaller batch.
 
     Raises:
-        ValueError: if its values there are others, because it couples the points of a batch.
+        ValueError: if its values there are others, because it couples the points of a batch or
+            changes from call to call.
     """
     try:
         with verification.undone(model.call, x):
@@ -347,11 +369,9 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     except Exception:  # a context of N rows in a closure, or a random model
         return False
     if verification.differ(part, whole[: len(few)]):
-        raise ValueError(
-            "the model must treat every point by itself, got values that change with the other "
-            "points of the batch (batch normalisation in training mode?); call model.eval(), or "
-            "use LayerNorm or GroupNorm"
-        )
+        with verification.undone(model.call, x):
+            again = model.evaluate_to_compare(x)
+        raise other_values(changes=verification.differ(again, whole))
     return True
 
 

@@ -15,6 +15,16 @@ def where_twice(z: Any, p: Any) -> Any:
     return torch.where(up, torch.log(torch.where(up, z, 1.0)), z * p(3))
 
 
+def bag(z: Any, p: Any, **options: Any) -> Any:
+    rows = INDEX.expand(len(z), 3)
+    return F.embedding_bag(rows, p(4, 3), mode="sum", per_sample_weights=z, **options)
+
+
+def bag_by_offsets(z: Any, p: Any) -> Any:
+    rows, starts, weights = INDEX.repeat(len(z)), 3 * torch.arange(len(z)), z.reshape(-1)
+    return F.embedding_bag(rows, p(4, 3), starts, mode="sum", per_sample_weights=weights)
+
+
 INDEXING = [
     Way("slice", lambda z, p: z[:, 1:] * p(2)),
     Way("slice step", lambda z, p: z[:, ::2] * p(2)),
@@ -91,6 +101,13 @@ INDEXING = [
     Way("fmax", lambda z, p: torch.fmax(z, p(3)), kinked=True),
     Way("fmin", lambda z, p: torch.fmin(z, p(3)), kinked=True),
     Way("embedding beside", lambda z, p: z * F.embedding(INDEX, p(4, 3)).sum(0)),
+    Way("embedding_bag", bag, written_out=lambda z, p: z @ p(4, 3)[INDEX]),
+    Way(
+        "embedding_bag with padding",
+        lambda z, p: bag(z, p, padding_idx=0),
+        written_out=lambda z, p: (z * (INDEX != 0)) @ p(4, 3)[INDEX],
+    ),
+    Way("embedding_bag by offsets", bag_by_offsets, written_out=lambda z, p: z @ p(4, 3)[INDEX]),
     Way("bucketize", lambda z, p: z * p(4)[torch.bucketize(z, constants(3))], kinked=True),
     Way("cumulative maximum", lambda z, p: z.cummax(1).values * p(3), kinked=True),
     Way(

@@ -2,7 +2,8 @@
 
 Torch's own double backward through `layer_norm` and `instance_norm` gives a wrong third
 derivative, hence a wrong parameter gradient of any loss with a Hessian in it, with no error
-(the value of the loss is right). Fused attention has no double backward at all.
+(the value of the loss is right). Fused attention and weighted bags of embeddings have no double
+backward at all.
 """
 
 from __future__ import annotations
@@ -192,6 +193,33 @@ def pairwise_distance(
     return torch.sqrt(torch.square(x1 - x2 + eps).sum(-1, keepdim=keepdim))
 
 
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """`torch.nn.functional.embedding_bag` with weights of its own for every row, term by term."""
+    if input.is_floating_point() or per_sample_weights is None or mode != "sum":
+        raise NoRule  # the first: torch.embedding_bag has another signature
+    rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq)
+    rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is not None:
+        rows = rows * (input != padding_idx).unsqueeze(-1).to(weight.dtype)
+    if offsets is None:
+        return torch.sum(rows, 1)
+    bags = len(offsets) - include_last_offset
+    bag = torch.bucketize(torch.arange(len(input), device=input.device), offsets, right=True) - 1
+    return weight.new_zeros(bags, weight.shape[1]).index_add(0, bag, rows)
+
+
 COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("layer_norm", layer_norm),
     ("native_layer_norm", native_layer_norm),
@@ -205,6 +233,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("cosine_similarity", cosine_similarity),
     ("pairwise_distance", pairwise_distance),
     ("logcumsumexp", logcumsumexp),
+    ("embedding_bag", embedding_bag),
     ("scaled_dot_product_attention", scaled_dot_product_attention),
 )
 """Compositions by the name of torch's own operation."""
@@ -229,8 +258,11 @@ class _Composed(TorchFunctionMode):
             return func(*args, **kwargs or {})
 
 
-_WRONG_NAMES = "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp"
-_WRONG = {name: composition for name, composition in COMPOSITIONS if name in _WRONG_NAMES.split()}
+_WRONG_NAMES = (
+    "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp "
+    "embedding_bag"
+).split()
+_WRONG = {name: composition for name, composition in COMPOSITIONS if name in _WRONG_NAMES}
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 

@@ -3,8 +3,8 @@
 By the fundamental theorem of calculus a log-density, or the score that a network returns, changes
 along a line by the integral of its derivative. Where a value went through ``detach``, ``no_grad``
 or numpy it does not, however short the line. Every route of automatic differentiation makes the
-same cut, so comparing routes does not show it. (Scores of log-densities whose own derivative is
-missing are compared with differences, see `verification`.)
+same cut, so comparing routes does not show it. The same holds of a score that is trained on and
+its derivative. (Curvatures are compared with differences of the score, see `verification`.)
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ is detached leaves more.
 """
 
 SHORT = {torch.float64: 1e-2}
-"""Length of the parts of lines that decide, in which steep functions vary little."""
+"""Length of the parts that decide, in which steep functions vary little, in ordinary lines."""
 
 SHORT_OTHERWISE = 0.1
 """The same in single precision, where shorter changes are lost to rounding."""
+
+SHORTER = 1e-4
+"""Length of the parts on which a score is compared with its derivative, in double precision."""
 
 
 def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
@@ -39,18 +42,36 @@ def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
         levels: values and derivatives at their nodes, as `Lines.levels` returns them.
         scales: variation along each line at each level, ``(levels, L)``.
     """
-    if not levels[1].any() or unexplained(levels, scales, 1.0) < MISMATCH:
+    if not levels[1].any() or unexplained(levels, scales, torch.ones(len(lines))) < MISMATCH:
         return False
-    width = SHORT.get(lines.start.dtype, SHORT_OTHERWISE)
-    t = 0.5 + width * (quadrature()[0] - 0.5)
-    short = lines.levels(t[:, None].expand(-1, len(lines)))
-    return unexplained(short, scales, width) >= MISMATCH
+    return _is_cut_on(lines, 0, scales, SHORT.get(lines.start.dtype, SHORT_OTHERWISE))
 
 
-def unexplained(levels: Tensor, scales: Tensor, width: float) -> float:
+def is_score_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
+    """Whether the score of a log-density changes by more or less than its derivative says.
+
+    That is so where a backward pass is itself cut from the graph. The parts are shorter, because a
+    sharp bend changes the score more suddenly than the log-density; single precision cannot tell.
+    """
+    if len(levels) < 3 or lines.start.dtype != torch.float64:
+        return False
+    if unexplained(levels[1:], scales[1:], torch.ones(len(lines))) < MISMATCH:
+        return False
+    return _is_cut_on(lines, 1, scales, SHORTER)
+
+
+def _is_cut_on(lines: Lines, level: int, scales: Tensor, length: float) -> bool:
+    """Whether a level changes on short parts of the lines by more or less than the next says."""
+    width = length / lines.times
+    short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))
+    return unexplained(short[level:], scales[level:], width) >= MISMATCH
+
+
+def unexplained(levels: Tensor, scales: Tensor, width: Tensor) -> float:
     """The share of the change over a part of the median line that the integral does not explain.
 
-    Changes count as a tenth of an even share of the variation along the line at least.
+    Parts have a share ``width: (L,)`` of their lines. Changes count as a tenth of an even share of
+    the variation along the line at least.
     """
     change, slope = levels[0].diff(dim=0), width * levels[1]
     error = (change - quadrature()[1] @ slope).sum(0).abs()

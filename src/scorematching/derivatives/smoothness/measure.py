@@ -21,9 +21,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from scorematching.derivatives.smoothness.consistency import is_cut
+from scorematching.derivatives.smoothness.consistency import is_cut, is_score_cut
 from scorematching.derivatives.smoothness.probe import Model, Probe, agree
 from scorematching.derivatives.smoothness.search import (
+    LENGTH,
+    NEAR,
     Accuracy,
     Intervals,
     Lines,
@@ -74,6 +76,7 @@ class Measurement:
         note: why nothing was measured, if that is so; the order is then 1.
         cut: whether derivatives are not those of the values, because part of the model is cut from
             the graph.
+        score_cut: whether the derivative of a log-density's score is not that of its values.
 
     Example:
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -90,6 +93,7 @@ class Measurement:
     precision: str
     note: str = ""
     cut: bool = False
+    score_cut: bool = False
 
     def __str__(self) -> str:
         """One sentence with the numbers."""
@@ -154,7 +158,7 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
     if not finite.any():
         return _nothing(probe, skipped, "the model is not finite on any line between the points")
     lines, flips, levels = lines[finite], flips[finite], levels[..., finite]
-    scales = _scales(levels, accuracy)
+    scales = _scales(levels, lines.times == 1, accuracy)
     verdict = _decide(lines, bisect(lines, flips, accuracy), scales, accuracy)
     defect = 0.0
     if verdict.order > -1:
@@ -168,7 +172,7 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
     if outward and verdict.size > POLE:
         return _measure(probe, generator, outward=False)
-    found, suspects = verdict.order < 1, _suspects(lines, verdict)
+    found, suspects = verdict.order < 1, _suspects(probe, verdict)
     if verdict.order == 0 and verdict.size < WEAK and not _has_activation(suspects):
         verdict = replace(verdict, order=1, close_call=True)
     return Measurement(
@@ -180,6 +184,7 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
         suspects,
         _precision(probe),
         cut=not found and is_cut(lines, levels, scales),
+        score_cut=not found and is_score_cut(lines, levels, scales),
     )
 
 
@@ -196,16 +201,22 @@ def _precision(probe: Probe) -> str:
     return str(probe.x.dtype).removeprefix("torch.")
 
 
-def _scales(levels: Tensor, accuracy: Accuracy) -> Tensor:
+def _scales(levels: Tensor, ordinary: Tensor, accuracy: Accuracy) -> Tensor:
     """Variation along each line at each level, ``(levels, K, L) -> (levels, L)``.
 
-    At least that of the median line counts, and a share of the value itself.
+    At least that of the median line of ordinary length counts.
     """
+    variation = _variation(levels, accuracy)
+    typical = variation[:, ordinary] if ordinary.any() else variation
+    return torch.maximum(variation, typical.median(-1, keepdim=True).values)
+
+
+def _variation(levels: Tensor, accuracy: Accuracy) -> Tensor:
+    """The same, but at least a share of the value itself."""
     variation = levels.diff(dim=1).abs().sum(1)
     variation[-1] += variation[-2]  # the integral of |g'| is at least the change of g
     variation += torch.cat([levels[1:], levels[-1:]]).abs().mean(1)
-    variation = torch.maximum(variation, accuracy.flat * levels.abs().amax(1))
-    return torch.maximum(variation, variation.median(-1, keepdim=True).values).clamp(min=1e-300)
+    return torch.maximum(variation, accuracy.flat * levels.abs().amax(1)).clamp(min=1e-300)
 
 
 @dataclass(frozen=True)
@@ -215,13 +226,14 @@ class _Verdict:
     order: int
     size: float
     close_call: bool
-    interval: tuple[int, float, float] | None
+    interval: tuple[Lines, float, float] | None
 
 
 def _decide(lines: Lines, intervals: Intervals, scales: Tensor, accuracy: Accuracy) -> _Verdict:
     """Test intervals for jumps; a jump has to be found twice, because rounding errors are not."""
     if not len(intervals.line):
         return _Verdict(1, 0.0, False, None)
+    lines, intervals, scales = _on_parts(lines, intervals, scales, accuracy)
     order, size, close = _test(lines, intervals, scales, accuracy, 1.0)
     found = (order < 1).nonzero().flatten()
     if len(found):
@@ -230,8 +242,29 @@ def _decide(lines: Lines, intervals: Intervals, scales: Tensor, accuracy: Accura
     if not (order < 1).any():
         return _Verdict(1, 0.0, bool(close.any()), None)
     k = min(range(len(order)), key=lambda k: (int(order[k]), -float(size[k])))
-    interval = int(intervals.line[k]), float(intervals.low[k]), float(intervals.width[k])
+    interval = lines[intervals.line[k : k + 1]], float(intervals.low[k]), float(intervals.width[k])
     return _Verdict(int(order[k]), float(size[k]), bool(close[k]), interval)
+
+
+def _on_parts(
+    lines: Lines, intervals: Intervals, scales: Tensor, accuracy: Accuracy
+) -> tuple[Lines, Intervals, Tensor]:
+    """Intervals on parts, of ordinary length, of the lines that lead away from few points.
+
+    A jump is judged by its share of the variation around it, and a longer line has more of that.
+    Further away than `NEAR`, where hardly a point will lie, the whole line counts.
+    """
+    if not (lines.times[intervals.line] > 1).any():
+        return lines, intervals, scales
+    long = lines[intervals.line]
+    share = torch.where(intervals.low * long.times < NEAR / LENGTH, 1 / long.times, 1.0)
+    low = (intervals.low + (intervals.width - share) / 2).clamp(min=0).minimum(1 - share)
+    parts, nodes = long.parts(low, share), quadrature()[0]
+    variation = _variation(parts.levels(nodes[:, None].expand(-1, len(parts))), accuracy)
+    scales = torch.maximum(variation.nan_to_num(0.0), scales.amin(-1, keepdim=True))
+    begins, width = (intervals.low - low) / share, intervals.width / share
+    line = torch.arange(len(parts))
+    return parts, replace(intervals, line=line, low=begins, width=width), scales
 
 
 def _test(
@@ -261,14 +294,13 @@ def _test(
     return order, size, worse | ((order < 1) & (size < 10 * accuracy.jump))
 
 
-def _suspects(lines: Lines, verdict: _Verdict) -> tuple[str, ...]:
+def _suspects(probe: Probe, verdict: _Verdict) -> tuple[str, ...]:
     """Operations whose mask changes at the jump; if there are none, those that have no mask."""
     if verdict.interval is None:
         return ()
-    line, low, width = verdict.interval
-    here = lines[torch.tensor([line])]
+    here, low, width = verdict.interval
     t = torch.tensor([[low], [low + width]], dtype=torch.float64)
-    masks = lines.probe.masks(here.points(t), here.rows.repeat(2), places=True)
+    masks = probe.masks(here.points(t), here.rows.repeat(2), places=True)
     changed = [m.operation for m in masks if (m.rows[0] != m.rows[1]).any()]
     found = changed or [m.operation for m in masks if not m.rows.shape[1]]
     return tuple(dict.fromkeys(found))

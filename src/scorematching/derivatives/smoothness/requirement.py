@@ -66,6 +66,19 @@ def require_whole(measurement: Measurement, kind: str) -> None:
         )
 
 
+def require_trainable(measurement: Measurement) -> None:
+    """Raise `WrongDerivativeError` where the gradient of a loss with the score would be wrong."""
+    if measurement.score_cut:
+        raise WrongDerivativeError(
+            "the score of a log-density that is trained on must be differentiable, got a score "
+            "that changes along lines between the points by more or less than its derivative says: "
+            "a backward pass inside the model is cut from the graph (a custom autograd function "
+            "that computes its gradient from detached tensors); write it with torch's operations "
+            "on ctx.saved_tensors, or switch this check off with LogDensityField(model, "
+            "check_smoothness=False)"
+        )
+
+
 def _advice(measurement: Measurement) -> str:
     suspects = " ".join(s.split(" ")[0] for s in measurement.suspects)
     found = [text for words, text in ADVICE if any(w in suspects for w in words.split())]

@@ -41,6 +41,9 @@ FEW_POINTS = 32
 OUTWARD = 4.0
 """Length of lines that lead away from few points, in their standard deviations."""
 
+NEAR = 2.0
+"""Distance from few points up to which others are expected, in standard deviations."""
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -73,19 +76,37 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines ``start + t step`` for t in [0, 1], each belonging to one row of the probe's points."""
+    """Lines ``start + t step`` for t in [0, 1].
+
+    Attributes:
+        probe: the evaluations.
+        start: ``(L, *event)``.
+        step: ``(L, *event)``.
+        rows: the row of the probe's points that each belongs to, ``(L,)``.
+        times: how many times as long as an ordinary line each is, ``(L,)``.
+    """
 
     probe: Probe
     start: Tensor
     step: Tensor
     rows: Tensor
+    times: Tensor
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: Tensor) -> Lines:
-        index = index.to(self.rows.device)
-        return Lines(self.probe, self.start[index], self.step[index], self.rows[index])
+        at = index.to(self.rows.device)
+        times = self.times[index.to(self.times.device)]
+        return Lines(self.probe, self.start[at], self.step[at], self.rows[at], times)
+
+    def parts(self, low: Tensor, share: Tensor) -> Lines:
+        """Parts that begin at ``low: (L,)`` and have a ``share: (L,)`` of the length."""
+        times = self.times * share
+        low, share = (
+            v.reshape(-1, *(1,) * event_axes(self.start)).to(self.start) for v in (low, share)
+        )
+        return Lines(self.probe, self.start + low * self.step, share * self.step, self.rows, times)
 
     def points(self, t: Tensor) -> Tensor:
         """``t: (K, L) -> (K L, *event)``."""
@@ -212,27 +233,33 @@ def _candidates(
     """
     order = torch.randperm(len(probe.x), generator=generator, device=generator.device)
     rows = order.repeat(math.ceil(count / len(order)))[:count].to(probe.x.device)
-    flat = _segments(probe.x.flatten(1), rows, generator, outward)
-    start, step = (v.unflatten(1, probe.x.shape[1:]) for v in flat)
-    return Lines(probe, start + 0.02 * step, 0.96 * step, rows)
+    start, step, away = _segments(probe.x.flatten(1), rows, generator, outward)
+    start, step = (v.unflatten(1, probe.x.shape[1:]) for v in (start, step))
+    times = torch.where(away.cpu(), OUTWARD / LENGTH, 1.0).double()
+    return Lines(probe, start + 0.02 * step, 0.96 * step, rows, times)
 
 
 def _segments(
     x: Tensor, rows: Tensor, generator: torch.Generator, outward: bool
-) -> tuple[Tensor, Tensor]:
-    """Starts and steps: half a standard deviation towards another of the points ``x: (N, D)``.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Starts, steps, and which lines lead away.
 
-    If there are few points, lines also start between them, and every second one goes in a random
-    direction, within the smallest box around the points or `OUTWARD` standard deviations away.
+    Lines go half a standard deviation towards another of the points ``x: (N, D)``. If there are
+    few points, lines also start between them, and every second one goes in a random direction,
+    within the smallest box around the points or `OUTWARD` standard deviations away. The size of
+    coordinates stands for the deviation of a single point.
     """
     n, count = len(x), len(rows)
     spread = x.std(0, correction=0)
     moves = spread > 0
     signs = torch.randint(2, (count, x.shape[1]), generator=generator, device=generator.device)
     signs = 2 * signs.to(x) - 1
+    odd = torch.arange(count, device=x.device) % 2 == 1
     if not moves.any():
         size = x.square().mean().sqrt()
-        return x[rows], LENGTH * signs * (size if size > 0 else 1)
+        away = odd & outward
+        length = torch.where(away, OUTWARD, LENGTH).to(x) * (size if size > 0 else 1)
+        return x[rows], length[:, None] * signs, away
     shift = torch.randint(1, n, (count,), generator=generator, device=generator.device)
     across = x[(rows + shift.to(x.device)) % n] - x[rows]
     length = (across / spread.where(moves, 1)).square().sum(1).div(moves.sum()).sqrt()
@@ -240,9 +267,9 @@ def _segments(
     few = n < FEW_POINTS
     share = torch.rand(count, 1, generator=generator, device=generator.device).to(x)
     start = x[rows] + few * share * (across - step)
-    random = few & (torch.arange(count, device=x.device) % 2 == 1) | (length == 0)
+    random = few & odd | (length == 0)
     away = OUTWARD * spread * signs if outward else _inside(x, start, LENGTH * spread * signs)
-    return start, torch.where(random[:, None], away, step)
+    return start, torch.where(random[:, None], away, step), random & outward
 
 
 def _inside(x: Tensor, start: Tensor, step: Tensor) -> Tensor:

@@ -1,0 +1,50 @@
+"""Which of two right routes is taken, by times that are given instead of measured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scorematching import LogDensityField, SlicedScoreMatchingVR
+from scorematching.derivatives import memory, speed
+
+X = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "route", "measurements"),
+    [(0.7, "traced", 4), (1.1, "traced", 10), (1.5, "reverse", 10), (3.0, "reverse", 4)],
+)
+def test_the_faster_route_is_taken(
+    ratio: float, route: str, measurements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close result is measured again, and never keeps a route that is slower by half."""
+    taken = []
+
+    def seconds(model: object, way: object, *rest: object) -> float:
+        taken.append(way)
+        return ratio if len(taken) % 2 else 1.0  # in turns, the trace first
+
+    monkeypatch.setattr(speed, "_seconds", seconds)
+
+    def model(x: torch.Tensor) -> torch.Tensor:  # torch.i0 has no rule
+        return torch.i0(x).sum(-1)
+
+    field = LogDensityField(model)
+    for _ in range(5):
+        SlicedScoreMatchingVR()(field, X)
+    findings = memory.findings_of(model, "log-density")
+    assert findings.routes.get("curvature", "traced") == route
+    assert len(taken) == measurements
+
+
+def test_times_of_both_routes_are_measured() -> None:
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.i0(x * weight).sum(-1)
+
+    field = LogDensityField(model)
+    for _ in range(4):
+        SlicedScoreMatchingVR()(field, X)
+    assert weight.grad is None
