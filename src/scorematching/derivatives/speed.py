@@ -23,7 +23,7 @@ def may_be_slow(findings: Findings) -> bool:
 def choose_faster(
     model: Model, question: Question, x: Tensor, arguments: Any, findings: Findings
 ) -> None:
-    """Take double backward where it is faster; both routes have been found right.
+    """Take double backward where it is much faster; both routes have been found right.
 
     Where two measurements do not tell clearly, three more are made, and the fastest of each count.
     """
@@ -37,10 +37,11 @@ def choose_faster(
             findings.routes[question.name] = "reverse"
 
 
-SLOWER, CLEARLY = 1.2, 2.0
+SLOWER, CLEARLY = 2.0, 4.0
 """Time of a trace, relative to double backward, that is too long, and that noise does not explain.
 
-Repeated measurements of one route differ by a tenth.
+The two routes differ in rounding. With a smaller limit, noise in the times would often decide, and
+the last digits of a run would change when it is repeated or resumed.
 """
 
 

@@ -51,8 +51,9 @@ def answer(
     elif uses == 3 and model.route == "auto" and speed.may_be_slow(findings) and can_read_values(x):
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
+        before = findings.met
         score, second = _traced_or_not(model, question, x, arguments, findings)
-        if _has_new_kinks(findings) and can_read_values(x):  # a layer was exchanged, say
+        if findings.met != before and _has_new_kinks(findings) and can_read_values(x):
             findings.smoothness = None
             require_smooth(model, x, order=int(training), what="curvature")
         if after and not _is_confirmed(model, question, x, arguments, (score, second), findings):
@@ -148,7 +149,7 @@ def _measures_again(findings: Findings, points: int) -> bool:
 
 
 def _has_new_kinks(findings: Findings) -> bool:
-    """Whether the last trace met operations with kinks that were not met before."""
+    """Whether the last trace met operations with kinks that no other did: a new layer, say."""
     kinks, known = {name for name, _ in findings.met if has_kink(name)}, findings.kinks
     findings.kinks = kinks | (known or set())
     return known is not None and not kinks <= known
