@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from scorematching import __version__
+from scorematching.cli.pipes import READER_GONE, discard_output, is_reader_gone
 
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
@@ -43,17 +44,32 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         arguments: its command line; None is that of the process.
 
     Returns:
-        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 130 if interrupted.
+        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 130 if interrupted,
+        141 if the reader of its output has gone, as in ``scorematching datasets | head -1``.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(app, sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        discard_output()
+        return READER_GONE
+
+
+def _run(app: typer.Typer, arguments: list[str]) -> int:
+    """The exit status of a program.
+
+    Raises:
+        BrokenPipeError: if the reader of its output has gone.
+    """
     try:
         status = app(args=arguments, standalone_mode=False)
     except SystemExit as leaving:
+        if is_reader_gone(leaving):
+            raise BrokenPipeError from leaving
         return int(leaving.code or 0)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        if "--debug" in arguments:
+        if "--debug" in arguments or is_reader_gone(error):
             raise
         message = error.format_message() if hasattr(error, "format_message") else error
         if message:  # empty where typer has shown the help
