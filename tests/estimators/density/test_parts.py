@@ -211,6 +211,14 @@ def test_dependent_columns_are_found_and_restored():
     assert inspect(near).kept == [0, 1, 2, 3]
 
 
+def test_a_row_of_codes_does_not_make_columns_dependent():
+    """A row of -1e9 in place of missing values set all columns aside but the first."""
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 3)))
+    x[3] = -1e9
+    assert inspect(x).kept == [0, 1, 2]
+    assert list(inspect(torch.cat([x, x[:, :1] - x[:, 1:2]], 1)).dependent) == [3]
+
+
 def test_repeated_rows_are_counted_and_are_not_discrete():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(20, 2))).repeat(20, 1)
     table = inspect(x)
