@@ -109,7 +109,7 @@ class Table:
                 "value is; fit rows with and without it apart, or drop the column"
             )
         parts += [
-            f"{self.name(columns)} functions of each other, such as a product, ratio or norm, where "
+            f"{self.name(columns)} functions of each other, as a product, ratio or norm is, where "
             "a density does not exist and likelihoods only say how narrow the fit is; drop one of "
             "them"
             for columns in self.related(z)
