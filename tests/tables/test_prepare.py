@@ -39,6 +39,8 @@ def with_value(row: int, value: Any) -> list[Any]:
         (X[:, 0] + 1e-4 * X[::-1, 1], "modelled", "nearly collinear (correlation of a and c"),
         (X[:, 0] ** 2, "modelled", "nonlinear function of other columns (a, c)"),
         (X[:, 0] / X[:, 1], "modelled", "nonlinear function of other columns (a, b, c)"),
+        (np.exp(10 * X[::-1, 1]), "modelled", "many orders of magnitude (c)"),
+        (np.exp(2 * X[::-1, 1]), "modelled", None),
         (np.sin(X[:, 0]) + 0.1 * X[::-1, 1], "modelled", None),
         ([Decimal(repr(v)) for v in X[:, 0].tolist()[::-1]], "modelled", None),
         ([10**25 * (1 + i**2) for i in range(60)], "modelled", None),

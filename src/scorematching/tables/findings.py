@@ -44,6 +44,7 @@ def findings_of(
     yield from _rounded(table, used, x, rounded, dequantise)
     yield from _common(table.reduce(x), [used[c] for c in table.kept])
     yield from _related(table, x, used)
+    yield from _wide(table, x, used)
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
     if table.repeated:
         done = "copies stay together when rows are held out"
@@ -125,6 +126,15 @@ def _related(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
             f"nonlinear function of other columns ({listed(used[c] for c in columns)})",
             "kept, but there is no density, and likelihoods only say how narrow the fit is: leave "
             "one of them out with --columns",
+        )
+
+
+def _wide(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
+    """Positive columns over many orders of magnitude."""
+    if columns := table.wide(table.reduce(x)):
+        yield Finding(
+            f"many orders of magnitude ({listed(used[c] for c in columns)})",
+            "kept as they are; a table with their logarithms in place of them is fitted better",
         )
 
 

@@ -18,6 +18,10 @@ _MAX_RATIO, _MAX_ROWS = 1e-6, 10_000
 _MOST, _ROUNDING = 0.9, 100
 """Share of the rows that must be explained, and errors of rounding, in units of the last digit."""
 
+_MAX_FACTOR = 1e6
+"""Largest quotient of the 95% and 5% quantiles of a positive column that is fitted well; the fit of
+a lognormal column of this factor loses about half a nat."""
+
 _DISCRETE_SHARE, _MIN_ROWS, _FEW_VALUES = 0.1, 20, 2
 _SHOWN = 5
 
@@ -78,6 +82,17 @@ class Table:
         discrete = [place for place, c in enumerate(self.kept) if c in self.discrete]
         return [[self.kept[place] for place in found] for found in related_columns(z, discrete)]
 
+    def wide(self, z: Tensor) -> list[int]:
+        """Positive columns over so many orders of magnitude that they are fitted badly, by index.
+
+        Args:
+            z: the modelled columns, ``(N, K)``.
+        """
+        rows = z[:: -(-len(z) // _MAX_ROWS)]
+        low, high = rows.quantile(rows.new_tensor([0.05, 0.95]), dim=0)
+        found = (z.amin(0) > 0) & (high > _MAX_FACTOR * low)
+        return [column for column, is_wide in zip(self.kept, found.tolist()) if is_wide]
+
     def warn(self, dequantised: bool, common: Tensor, z: Tensor) -> None:
         """One message about all columns that need attention.
 
@@ -116,6 +131,13 @@ class Table:
         ]
         if parts:
             warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=6)
+        if wide := self.wide(z):
+            warnings.warn(
+                f"X has columns over many orders of magnitude: {self.name(wide)} fitted as is, "
+                "but their logarithms are fitted better; the log-density of X is that of the "
+                "logarithms less their sum",
+                stacklevel=6,
+            )
 
     def warn_if_off(self, x: Tensor) -> None:
         """Warn where columns that were set aside differ from what `fit` found."""
