@@ -57,6 +57,16 @@ def test_columns(values: Any, role: str, finding: str | None) -> None:
     assert finding is None or said[0].startswith(finding)
 
 
+def test_few_rows_and_text_are_refused_with_what_to_do() -> None:
+    few = Loaded(pd.DataFrame({"a": [1.5, 2.0, 4.0]}), "three.csv", "0")
+    with pytest.raises(ValueError, match=r"three\.csv must have 20 different rows or more, got 3"):
+        prepare(few)
+    with pytest.raises(ValueError, match=r"got a .text.; turn text into numbers first"):
+        prepare(Loaded(pd.DataFrame({"a": list("xyz") * 10}), "t.csv", "0"))
+    with pytest.raises(ValueError, match="got a, which numbers the rows; name the column in"):
+        prepare(Loaded(pd.DataFrame({"a": range(30)}), "t.csv", "0"))
+
+
 def test_true_and_false_are_one_and_zero() -> None:
     prepared = prepare(table(c=[True, False] * 30))
     assert prepared.frame["c"].tolist() == [1.0, 0.0] * 30

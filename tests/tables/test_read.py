@@ -19,7 +19,7 @@ FRAME = pd.DataFrame({"a": [1.5, -2.0, 3.25], "größe": [10, 20, 30], "c": [0.1
     [
         ("t.csv", {}, "separated by comma, utf-8"),
         ("t.csv", {"sep": ";"}, "separated by semicolon, utf-8"),
-        ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma: 1,5 is one and a half"),
         ("t.csv", {"sep": "|"}, "separated by bar, utf-8"),
         ("t.txt", {"sep": " "}, "separated by space, utf-8"),
         ("t.tsv", {"sep": "\t"}, "separated by tab, utf-8"),

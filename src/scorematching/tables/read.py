@@ -178,7 +178,7 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
-    notes += ["decimal comma"] if dialect.decimal == "," else []
+    notes += ["decimal comma: 1,5 is one and a half"] if dialect.decimal == "," else []
     return frame, tuple(notes)
 
 
