@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scorematching.datasets import Standardise
@@ -19,6 +20,9 @@ NAMES = ("Gaussian", "KDE", "mixture")
 """Of the baselines, the Gaussian first."""
 
 _COMPONENTS, _MAX_ROWS, _MAX_FOLD_ROWS = (1, 2, 3, 5, 8), 5000, 50_000
+_RIDGES, _MIXTURE_FOLDS = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3
+"""What is added to the variances of mixtures, in units of those of the columns."""
+
 _SHRUNK = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0)
 """Parts of the shrinkage of Ledoit and Wolf that are tried for the Gaussian."""
 
@@ -30,16 +34,16 @@ def fit_baselines(
 
     The shrinkage of the Gaussian's covariance is that of largest cross-validated likelihood, from
     none, which is maximum likelihood, to that of Ledoit and Wolf. The bandwidth is that of largest
-    leave-one-out likelihood, the number of components, with full covariances, that of least BIC. A
-    mixture that cannot be fitted is left out.
+    leave-one-out likelihood. The mixture has full covariances, the number of components of least
+    BIC and the ridge of largest cross-validated likelihood; one that cannot be fitted is left out.
 
     Args:
         s: standardised training rows ``(N, K)``; kernel estimate and mixture use 5,000 at most.
         scaling: how they were standardised.
         seed: of folds, of starts and of the choice of rows.
-        first: which rows repeat no row before them, ``(N,)``; the shrinkage is chosen by them, and
-            the kernel estimate has no others, since copies would make its bandwidth too small.
-            None takes all.
+        first: which rows repeat no row before them, ``(N,)``; shrinkage and ridge are chosen by
+            them, and the kernel estimate has no others, since copies would make its bandwidth too
+            small. None takes all.
 
     Example:
         >>> x = torch.randn(50, 2, dtype=torch.float64)
@@ -52,7 +56,7 @@ def fit_baselines(
     gaussian = _gaussian(s, different, seed)
     found: dict[str, Distribution] = {"Gaussian": gaussian, "KDE": fit_kde(different, generator)}
     rows = s[torch.randperm(len(s), generator=generator)[:_MAX_ROWS]]
-    mixture = _mixture(rows, seed)
+    mixture = _mixture(rows, different, seed)
     if mixture is not None:
         found["mixture"] = mixture
     return {name: Transformed(inner, scaling) for name, inner in found.items()}
@@ -82,21 +86,47 @@ def _shrunk(part: float) -> Candidate:
     return Candidate(f"gaussian, {part:g} shrunk", fit)
 
 
-def _mixture(s: Tensor, seed: int) -> Distribution | None:
-    """scikit-learn's mixture of least BIC."""
+def _mixture(s: Tensor, different: Tensor, seed: int) -> Distribution | None:
+    """The mixture of least BIC, with the ridge that held-out rows call for.
+
+    Without a large enough ridge, components with about as many rows as columns are so narrow that
+    held-out rows lie millions of nats away.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    folds = make_folds(different[:_MAX_ROWS], generator, count=_MIXTURE_FOLDS)
+    trials = [attempt(_ridged(ridge, seed), folds, generator) for ridge in _RIDGES]
+    found = [trial for trial in trials if trial is not None]
+    if not found:
+        return None
+    best = max(found, key=lambda trial: trial.mean)
+    try:
+        return best.candidate.fit(s, s[:1], generator)
+    except ValueError:
+        return None
+
+
+def _ridged(ridge: float, seed: int) -> Candidate:
+    """scikit-learn's mixture of least BIC, with a multiple of the identity in its covariances."""
+
+    def fit(x: Tensor, held: Tensor, generator: torch.Generator) -> Distribution:
+        return _least_bic(x.numpy(), ridge, seed)
+
+    return Candidate(f"mixture, ridge {ridge:g}", fit)
+
+
+def _least_bic(data: NDArray[np.float64], ridge: float, seed: int) -> Distribution:
     from sklearn.mixture import GaussianMixture as Mixture
 
-    data = s.numpy()
     fits = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of starts that do not converge
         for count in _COMPONENTS:
             if 2 * count <= len(data):
                 try:
-                    fits.append(Mixture(count, random_state=seed).fit(data))
+                    fits.append(Mixture(count, reg_covar=ridge, random_state=seed).fit(data))
                 except (ValueError, np.linalg.LinAlgError):
                     break
     if not fits:
-        return None
+        raise ValueError("no mixture can be fitted")
     best = min(fits, key=lambda fit: fit.bic(data))
     return GaussianMixture(best.weights_, best.means_, best.covariances_)
