@@ -67,6 +67,13 @@ def test_few_rows_and_text_are_refused_with_what_to_do() -> None:
         prepare(Loaded(pd.DataFrame({"a": range(30)}), "t.csv", "0"))
 
 
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_columns_whose_squares_overflow_are_refused(factor: float) -> None:
+    """They were taken for linear functions of the others, and set aside."""
+    with pytest.raises(ValueError, match=r"t\.csv must have columns .* in column 'c'; change its"):
+        prepare(table(c=factor * X[::-1, 1]))
+
+
 def test_true_and_false_are_one_and_zero() -> None:
     prepared = prepare(table(c=[True, False] * 30))
     assert prepared.frame["c"].tolist() == [1.0, 0.0] * 30

@@ -190,7 +190,10 @@ def hold_out_scores(
         with torch.no_grad():
             likelihoods[name] = baseline(x)
         inner: Any = baseline
-        losses[name] = held_out_losses(space.density(inner.inner), space.z(some))
+        try:
+            losses[name] = held_out_losses(space.density(inner.inner), space.z(some))
+        except (ScoreMatchingError, ValueError) as error:  # which must not cost the fit
+            notes.append(_reason(f"score-matching loss of {name}", error))
     methods = [_score(name, likelihoods, losses) for name in (OURS, *baselines)]
     return HeldOut(len(x), tuple(methods), tuple(notes))
 
@@ -217,7 +220,7 @@ def model_losses(model: Any, space: Space, x: Tensor) -> Tensor:
 
 def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor]) -> MethodScore:
     def gain(values: dict[str, Tensor], sign: float) -> Estimate | None:
-        if name == OURS or OURS not in values:
+        if name == OURS or OURS not in values or name not in values:
             return None
         return paired_difference(sign * values[OURS], sign * values[name])
 
@@ -232,4 +235,5 @@ def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor])
 def _reason(what: str, error: Exception) -> str:
     if isinstance(error, AttributeError):
         return f"no {what}: the model is a score, which has no normalised log-density"
-    return f"no {what}: {np.str_(error).splitlines()[0]}"
+    # The first sentence; what follows is advice about models of one's own.
+    return f"no {what}: {str(error).splitlines()[0].split('. ')[0]}"

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from scorematching.datasets import Dequantise
+from scorematching.estimators.density.refusals import refuse_units
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
@@ -86,6 +87,7 @@ def prepare(
     if missing.to_numpy().any() and not drop_missing:
         _refuse_missing(missing)
     numbers = numbers[~missing.any(axis=1)]
+    _refuse_units(numbers, loaded.name)
     x = torch.tensor(numbers.to_numpy())
     _check_rows(x, len(frame), loaded.name)
     table = inspect(x, used)
@@ -203,6 +205,14 @@ def _refuse_infinite(numbers: Any) -> None:
             f"column {numbers.columns[column]!r} has an infinite value in row {row + 1}; correct "
             "it, or leave it empty and pass --drop-missing"
         )
+
+
+def _refuse_units(numbers: Any, name: str) -> None:
+    """Refuse columns whose squares overflow, which would look like constants."""
+    try:
+        refuse_units(numbers.to_numpy(), list(numbers))
+    except ValueError as error:
+        raise ValueError(str(error).replace("X", name, 1)) from error
 
 
 def _refuse_missing(missing: Any) -> None:
