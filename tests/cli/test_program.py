@@ -37,6 +37,7 @@ def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["datasets", "--data-dir", str(tmp_path)]) == 0
     states = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert states["redwine"] == states["banana"] == "ready"
+    assert states["whitewine"] == "not found; --download whitewine fetches it"
 
 
 def test_datasets_downloads_with_a_checksum(
@@ -53,6 +54,19 @@ def test_datasets_downloads_with_a_checksum(
     assert cli.main(["datasets", "--download", "redwin", *options]) == 1
     assert cli.main(["datasets", "--download", "redwine", *options]) == 0
     assert "CC BY 4.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--debug", "inspect", "x.csv"], ["inspect", "x.csv", "--debug"]]
+)
+def test_debug_shows_tracebacks_wherever_it_stands(words: list[str]) -> None:
+    with pytest.raises(FileNotFoundError):
+        cli.main(words)
+
+
+def test_debug_does_not_show_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "--no-such-option", "--debug"]) == 2
+    assert "--no-such-option" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

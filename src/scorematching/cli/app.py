@@ -1,7 +1,7 @@
 """Programs: options that all have, and errors of one line."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -60,8 +60,10 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     Raises:
         BrokenPipeError: if the reader of its output has gone.
     """
+    # Accepted anywhere, since one adds it to a command that has failed.
+    words = [word for word in arguments if word != "--debug"]
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = app(args=words, standalone_mode=False)
     except SystemExit as leaving:
         if is_reader_gone(leaving):
             raise BrokenPipeError from leaving
@@ -69,12 +71,13 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        if "--debug" in arguments or is_reader_gone(error):
+        is_usage = hasattr(error, "format_message")
+        if is_reader_gone(error) or ("--debug" in arguments and not is_usage):
             raise
-        message = error.format_message() if hasattr(error, "format_message") else error
+        message = cast("Any", error).format_message() if is_usage else error
         if message:  # empty where typer has shown the help
             print(f"{app.info.name}: {' '.join(str(message).split())}", file=sys.stderr)
-        return 2 if hasattr(error, "format_message") else 1
+        return 2 if is_usage else 1
     if status == INTERRUPTED:  # which is also what typer returns then
         print(f"{app.info.name}: interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
