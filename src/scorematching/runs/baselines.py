@@ -20,8 +20,9 @@ NAMES = ("Gaussian", "KDE", "mixture")
 """Of the baselines, the Gaussian first."""
 
 _COMPONENTS, _MAX_ROWS, _MAX_FOLD_ROWS = (1, 2, 3, 5, 8), 5000, 50_000
-_RIDGES, _MIXTURE_FOLDS = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3
-"""What is added to the variances of mixtures, in units of those of the columns."""
+_RIDGES, _MIXTURE_FOLDS, _LEAST_GAIN = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3, 0.05
+"""What is added to the variances of mixtures, in units of those of the columns; the least that is
+not worse by this gain, since smaller differences of few rows are noise."""
 
 _SHRUNK = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0)
 """Parts of the shrinkage of Ledoit and Wolf that are tried for the Gaussian."""
@@ -35,7 +36,8 @@ def fit_baselines(
     The shrinkage of the Gaussian's covariance is that of largest cross-validated likelihood, from
     none, which is maximum likelihood, to that of Ledoit and Wolf. The bandwidth is that of largest
     leave-one-out likelihood. The mixture has full covariances, the number of components of least
-    BIC and the ridge of largest cross-validated likelihood; one that cannot be fitted is left out.
+    BIC and the ridge that cross-validated likelihood calls for. One that cannot be fitted is left
+    out.
 
     Args:
         s: standardised training rows ``(N, K)``; kernel estimate and mixture use 5,000 at most.
@@ -98,9 +100,10 @@ def _mixture(s: Tensor, different: Tensor, seed: int) -> Distribution | None:
     found = [trial for trial in trials if trial is not None]
     if not found:
         return None
-    best = max(found, key=lambda trial: trial.mean)
+    enough = max(trial.mean for trial in found) - _LEAST_GAIN
+    chosen = next(trial for trial in found if trial.mean >= enough)
     try:
-        return best.candidate.fit(s, s[:1], generator)
+        return chosen.candidate.fit(s, s[:1], generator)
     except ValueError:
         return None
 
