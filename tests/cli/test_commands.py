@@ -40,7 +40,9 @@ def test_evaluate_new_rows(
     new = tmp_path / "new.csv"
     pd.read_csv(small_table).head(40).to_csv(new, index=False)
     assert main(["evaluate", str(small_run), str(new)]) == 0
-    assert capsys.readouterr().out.startswith("40 held-out rows")
+    assert capsys.readouterr().out.startswith(f"40 different rows of {new}, mean")
+    assert main(["evaluate", str(small_run), str(small_table)]) == 0
+    assert "small.csv is the table that" in capsys.readouterr().out
     pd.read_csv(small_table).rename(columns={"tenths": "tenth"}).to_csv(new, index=False)
     assert main(["evaluate", str(small_run), str(new)]) == 1
     assert "'tenths'; is it 'tenth' there?" in capsys.readouterr().err
@@ -95,6 +97,7 @@ def test_sample_writes_all_columns(
 ) -> None:
     out = tmp_path / "samples.parquet"
     assert main(["sample", str(small_run), "30", "--out", str(out)]) == 0
+    assert "with noise over the rounding, as in the fit: tenths;" in capsys.readouterr().out
     drawn = pd.read_parquet(out)
     assert drawn.shape == (30, 4) and (drawn["unit"] == 7).all()
     assert main(["sample", str(small_run), "30", "--out", str(out)]) == 1
@@ -171,7 +174,7 @@ def test_commands_that_need_the_table_say_so(
     assert main(["evaluate", str(run), "--data", str(moved)]) == 0
     moved.write_text(small_table.read_text() + "1,2,3,x,4\n")
     assert main(["evaluate", str(run), "--data", str(moved)]) == 1
-    assert "has changed since" in capsys.readouterr().err
+    assert "moved.csv is another table, or has changed since" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])

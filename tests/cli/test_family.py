@@ -29,6 +29,10 @@ def test_estimates_are_those_of_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     np.testing.assert_allclose(found["estimates"]["covariance"], result.cov_params())
     page = (out / "report.html").read_text()
     assert "precision[height, depth]" in page and "<h1>Truncated model of t.csv</h1>" in page
+    (out / "report.html").unlink()
+    assert main(["report", str(out)]) == 0  # a family has no seed, which was an error
+    assert (out / "report.html").read_text() == page
+    capsys.readouterr()
     assert main(["inspect", str(out)]) == 0
     assert "precision[height, depth]" in capsys.readouterr().out
     assert main(["sample", str(out), "5"]) == 1
@@ -42,5 +46,5 @@ def test_rows_outside_the_domain_are_refused(
     out = ["--out", str(tmp_path / "run"), "--columns", "a,b"]
     assert main(["fit", str(small_table), "--family", family, *out]) == 1
     error = capsys.readouterr().err
-    assert message in error and len(error.splitlines()) == 1
+    assert f"--family {family} needs" in error and message in error and len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())

@@ -37,6 +37,7 @@ def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["datasets", "--data-dir", str(tmp_path)]) == 0
     states = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert states["redwine"] == states["banana"] == "ready"
+    assert states["whitewine"] == "not found; --download whitewine fetches it"
 
 
 def test_datasets_downloads_with_a_checksum(
@@ -56,6 +57,19 @@ def test_datasets_downloads_with_a_checksum(
 
 
 @pytest.mark.parametrize(
+    "words", [["--debug", "inspect", "x.csv"], ["inspect", "x.csv", "--debug"]]
+)
+def test_debug_shows_tracebacks_wherever_it_stands(words: list[str]) -> None:
+    with pytest.raises(FileNotFoundError):
+        cli.main(words)
+
+
+def test_debug_does_not_show_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "--no-such-option", "--debug"]) == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (["nonsense"], "nonsense"),
@@ -65,6 +79,11 @@ def test_datasets_downloads_with_a_checksum(
         (["fit", "x.csv"], "--out"),
         (["fit", "redwine", "--out", "run", "--model", "dkeff"], "dkef"),
         (["fit", "redwin", "--out", "run"], "did you mean 'redwine'?"),
+        (["fit", "banana", "--out", "run", "--max-minutes", "-1"], "--max-minutes must be a pos"),
+        (["fit", "banana", "--out", "run", "--max-minutes", "nan"], "got nan; leave it out"),
+        (["fit", "banana", "--out", "run", "--seed", "9" * 20], "--seed"),
+        (["fit", "banana", "--out", "run", "--family", "gamma", "--model", "nice"], "--model nice"),
+        (["fit", "banana", "--out", "/proc/run"], "--out must be a place that can be written to"),
         (["report", "no-such-run"], "scorematching fit DATA --out no-such-run"),
         (["inspect", "."], "must be the folder of a run"),
     ],

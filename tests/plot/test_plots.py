@@ -183,6 +183,11 @@ def test_pairs_draw_both_sets_and_skip_the_upper_half() -> None:
     assert sm.plot.pairs(frame, axes=given, columns=[2, 0])[1, 0] is given[1, 0]
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_pairs_draw_samples_far_from_all_rows() -> None:
+    assert sm.plot.pairs(points(30, 2), 1e6 + points(40, 2)).shape == (2, 2)
+
+
 def test_rank_curve_is_what_counting_gives() -> None:
     a, b = points(20, 1)[:, 0], points(50, 1)[:, 0]
     ranks, shares = rank_curve(a, b)

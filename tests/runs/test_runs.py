@@ -11,10 +11,11 @@ import torch
 
 from scorematching.datasets import Standardise, Whiten
 from scorematching.distributions import Gaussian, standard_normal_log_density
+from scorematching.errors import ScoreMatchingError
 from scorematching.estimators import DensityEstimator
 from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.evaluation import Estimate, score_matching_losses
-from scorematching.runs import HeldOut, MethodScore, open_run
+from scorematching.runs import HeldOut, MethodScore, hold_out_scores, open_run
 from scorematching.runs.directions import direction_variance
 from scorematching.runs.drawing import draw
 from scorematching.runs.goodness import stein_test, two_sample, whitened_score
@@ -103,6 +104,22 @@ def test_baselines_are_loaded_to_the_numbers_of_the_fit(small_run: Path) -> None
         assert run.baselines[method.name](x).mean().item() == pytest.approx(
             method.log_likelihood.mean
         )
+
+
+def test_a_baseline_without_a_loss_does_not_cost_the_fit(
+    fitted: DensityEstimator, gaussian: Transformed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of a kernel estimate of values over many orders of magnitude ended the command."""
+
+    def fail(*arguments: object) -> None:
+        raise ScoreMatchingError("a kink near the points")
+
+    monkeypatch.setattr("scorematching.runs.held_out.held_out_losses", fail)
+    frame = pd.DataFrame({"a": [0.0, 0.5, 1.0], "b": [0.0, 1.0, -1.0]})
+    found = hold_out_scores(fitted, {"KDE": gaussian}, Space.of(["a", "b"], gaussian), frame)
+    assert found.methods[1].loss is None and found.methods[1].loss_gain is None
+    assert found.methods[1].gain is not None
+    assert "no score-matching loss of KDE: a kink near the points" in found.notes
 
 
 def test_chains_have_the_distribution_of_exact_samples(

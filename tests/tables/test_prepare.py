@@ -36,8 +36,12 @@ def with_value(row: int, value: Any) -> list[Any]:
         ([7.5] * 60, "constant", "constant (c)"),
         (X.sum(1), "follows from others", "linear function of other columns (c)"),
         (np.arange(60) // 5, "modelled", "rounded or discrete (c 12 values)"),
-        (X[:, 0] + 1e-4 * X[:, 1] ** 2, "modelled", "nearly collinear (correlation of a and c"),
-        (X[:, 0] ** 2, "modelled", None),
+        (X[:, 0] + 1e-4 * X[::-1, 1], "modelled", "nearly collinear (correlation of a and c"),
+        (X[:, 0] ** 2, "modelled", "nonlinear function of other columns (a, c)"),
+        (X[:, 0] / X[:, 1], "modelled", "nonlinear function of other columns (a, b, c)"),
+        (np.exp(10 * X[::-1, 1]), "modelled", "many orders of magnitude (c)"),
+        (np.exp(2 * X[::-1, 1]), "modelled", None),
+        (np.sin(X[:, 0]) + 0.1 * X[::-1, 1], "modelled", None),
         ([Decimal(repr(v)) for v in X[:, 0].tolist()[::-1]], "modelled", None),
         ([10**25 * (1 + i**2) for i in range(60)], "modelled", None),
         ([[1, 2]] * 60, "text", "column of text (c)"),
@@ -51,6 +55,23 @@ def test_columns(values: Any, role: str, finding: str | None) -> None:
     said = [str(found) for found in prepared.summary.findings]
     assert len(said) == (finding is not None)
     assert finding is None or said[0].startswith(finding)
+
+
+def test_few_rows_and_text_are_refused_with_what_to_do() -> None:
+    few = Loaded(pd.DataFrame({"a": [1.5, 2.0, 4.0]}), "three.csv", "0")
+    with pytest.raises(ValueError, match=r"three\.csv must have 20 different rows or more, got 3"):
+        prepare(few)
+    with pytest.raises(ValueError, match=r"got a .text.; turn text into numbers first"):
+        prepare(Loaded(pd.DataFrame({"a": list("xyz") * 10}), "t.csv", "0"))
+    with pytest.raises(ValueError, match="got a, which numbers the rows; name the column in"):
+        prepare(Loaded(pd.DataFrame({"a": range(30)}), "t.csv", "0"))
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_columns_whose_squares_overflow_are_refused(factor: float) -> None:
+    """They were taken for linear functions of the others, and set aside."""
+    with pytest.raises(ValueError, match=r"t\.csv must have columns .* in column 'c'; change its"):
+        prepare(table(c=factor * X[::-1, 1]))
 
 
 def test_true_and_false_are_one_and_zero() -> None:

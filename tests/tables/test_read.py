@@ -19,7 +19,7 @@ FRAME = pd.DataFrame({"a": [1.5, -2.0, 3.25], "größe": [10, 20, 30], "c": [0.1
     [
         ("t.csv", {}, "separated by comma, utf-8"),
         ("t.csv", {"sep": ";"}, "separated by semicolon, utf-8"),
-        ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma: 1,5 is one and a half"),
         ("t.csv", {"sep": "|"}, "separated by bar, utf-8"),
         ("t.txt", {"sep": " "}, "separated by space, utf-8"),
         ("t.tsv", {"sep": "\t"}, "separated by tab, utf-8"),
@@ -71,7 +71,8 @@ def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
         ("t.csv", b"3,4\n3,4,5\n", "line 2: 3 fields where the first line has 2"),
         ("t.csv", b"PK\x03\x04\0\0\0\0", "is not a text file"),
         ("t.parquet", b"a,b\n1,2\n", "must be a parquet file"),
-        ("t.npy", b"a,b\n1,2\n", "npy format"),
+        ("t.npy", b"a,b\n1,2\n", "npy format, got: a file of another format; write it with"),
+        ("t.csv", b"# of 2024\na,b\n1,2\n", "remove lines of comments, such as '# of 2024'"),
         ("t.xlsx", b"PK", "got .xlsx"),
         ("t", b"a,b\n1,2\n", "got no suffix"),
     ],

@@ -1,11 +1,12 @@
 """Programs: options that all have, and errors of one line."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from scorematching import __version__
+from scorematching.cli.pipes import READER_GONE, discard_output, is_reader_gone
 
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
@@ -43,22 +44,40 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         arguments: its command line; None is that of the process.
 
     Returns:
-        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 130 if interrupted.
+        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 130 if interrupted,
+        141 if the reader of its output has gone, as in ``scorematching datasets | head -1``.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = app(args=arguments, standalone_mode=False)
+        return _run(app, sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        discard_output()
+        return READER_GONE
+
+
+def _run(app: typer.Typer, arguments: list[str]) -> int:
+    """The exit status of a program.
+
+    Raises:
+        BrokenPipeError: if the reader of its output has gone.
+    """
+    # Accepted anywhere, since one adds it to a command that has failed.
+    words = [word for word in arguments if word != "--debug"]
+    try:
+        status = app(args=words, standalone_mode=False)
     except SystemExit as leaving:
+        if is_reader_gone(leaving):
+            raise BrokenPipeError from leaving
         return int(leaving.code or 0)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        if "--debug" in arguments:
+        is_usage = hasattr(error, "format_message")
+        if is_reader_gone(error) or ("--debug" in arguments and not is_usage):
             raise
-        message = error.format_message() if hasattr(error, "format_message") else error
+        message = cast("Any", error).format_message() if is_usage else error
         if message:  # empty where typer has shown the help
             print(f"{app.info.name}: {' '.join(str(message).split())}", file=sys.stderr)
-        return 2 if hasattr(error, "format_message") else 1
+        return 2 if is_usage else 1
     if status == INTERRUPTED:  # which is also what typer returns then
         print(f"{app.info.name}: interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0

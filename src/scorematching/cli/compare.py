@@ -9,10 +9,10 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import rows_of
+from scorematching.cli.rows import known_rows, rows_of
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
-from scorematching.runs.held_out import log_densities, loss_rows, model_losses, short
+from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
 from scorematching.runs.split import add_noise
 from scorematching.tables import read
 
@@ -30,9 +30,10 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     """
     a, b = open_run(run_a), open_run(run_b)
     _check_columns(a, b)
-    rows = _common_rows(a, b, data_dir) if data is None else _given_rows(a, data, data_dir)
+    rows = _common_rows(a, b, data_dir) if data is None else _given_rows(a, b, data, data_dir)
     rows = add_noise(rows, a.about["width"], a.seed + 1)
-    say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} rows that neither was fitted to")
+    which = "rows that neither was fitted to" if data is None else f"different rows of {data}"
+    say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {which}")
     if a.kind == b.kind == "density":
         found = [log_densities(run.model, rows[run.columns]) for run in (a, b)]
         say(_verdict("log-likelihood A - B", paired_difference(*found), larger_is_better=True))
@@ -42,9 +43,8 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
 
 
 def _verdict(name: str, difference: Estimate, larger_is_better: bool) -> str:
-    clear = abs(difference.mean) > 2 * difference.standard_error
     winner = "A" if (difference.mean > 0) == larger_is_better else "B"
-    words = f"{winner} is better" if clear else "no clear difference"
+    words = f"{winner} is better" if clear_sign(difference) else "no clear difference"
     return f"{name}: {short(difference)} per row, {words}"
 
 
@@ -57,8 +57,11 @@ def _check_columns(a: Run, b: Run) -> None:
         )
 
 
-def _given_rows(a: Run, data: str, data_dir: str | None) -> Any:
-    return rows_of(a, read(data, data_dir), "compare").drop_duplicates()
+def _given_rows(a: Run, b: Run, data: str, data_dir: str | None) -> Any:
+    loaded = read(data, data_dir)
+    rows = rows_of(a, loaded, "compare").drop_duplicates()
+    say(*known_rows(loaded, a, b))
+    return rows
 
 
 def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:

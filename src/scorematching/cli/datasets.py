@@ -21,5 +21,13 @@ def list_datasets(data_dir: DataDir = None, download: Download = None) -> None:
         data = datasets.load(download, data_dir, download=True)
         say(f"{download}: {tuple(data.x.shape)}, {data.licence}; cite {data.citation}")
     for name in datasets.names():
-        state = "ready" if datasets.is_at_hand(name, data_dir) else "not found"
-        say(f"{name:<12} {state}")
+        say(f"{name:<12} {_state(name, data_dir)}")
+
+
+def _state(name: str, data_dir: str | None) -> str:
+    """Whether a file is there, and how to get it."""
+    if datasets.is_at_hand(name, data_dir):
+        return "ready"
+    source = datasets.registry.SOURCES.get(name)
+    known = source is not None and source.file.urls
+    return f"not found; --download {name} fetches it" if known else "not found"

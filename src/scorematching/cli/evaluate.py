@@ -8,7 +8,7 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, Table, say
-from scorematching.cli.rows import rows_of
+from scorematching.cli.rows import known_rows, rows_of
 from scorematching.runs import HeldOut, hold_out_scores, open_run
 from scorematching.runs.split import add_noise
 from scorematching.tables import read
@@ -28,16 +28,16 @@ def evaluate(
         table = found.prepared(found.read_table(data, data_dir))
         rows = found.parts(table).test
     else:
-        rows = rows_of(found, read(new, data_dir), "evaluate").drop_duplicates()
+        loaded = read(new, data_dir)
+        rows = rows_of(found, loaded, "evaluate").drop_duplicates()
         rows = add_noise(rows, found.about["width"], found.seed + 1)
+        say(*known_rows(loaded, found))
     scores = hold_out_scores(found.model, found.baselines, found.space, rows)
-    say(*describe(scores))
+    say(*describe(scores, "held-out rows" if new is None else f"different rows of {new}"))
 
 
-def describe(scores: HeldOut) -> list[str]:
-    """Held-out numbers as lines."""
-    head = (
-        f"{scores.rows} held-out rows, mean and standard error per row (gain: of this model over "
-        "the other)"
-    )
+def describe(scores: HeldOut, rows: str = "held-out rows") -> list[str]:
+    """Numbers of rows that were not fitted to as lines."""
+    head = f"{scores.rows} {rows}, mean and standard error per row"
+    head += " (gain: of this model over the other)"
     return [head, scores.table(), *scores.notes, "", *scores.verdicts()]

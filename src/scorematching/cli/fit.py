@@ -14,8 +14,9 @@ from scorematching.cli.options import (
     Seed,
     bytes_of,
     check_device,
-    check_no_limit,
+    check_minutes,
     command_of,
+    names_of,
     own_folder,
     say,
 )
@@ -41,9 +42,11 @@ Objective = Literal["ssm-vr", "ssm", "sm", "mle"]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="csv, tsv, parquet, npy, or a data set.")]
 Out = Annotated[Path, typer.Option(help="Folder to write.")]
 ModelOption = Annotated[Model, typer.Option(help="auto stacks estimates; score has no density.")]
-FamilyOption = Annotated[Family | None, typer.Option(help="A parametric model, with errors.")]
-ObjectiveOption = Annotated[Objective, typer.Option(help="Of score matching; mle for nice.")]
-Columns = Annotated[str | None, typer.Option(help="Names, by commas; default: all numbers.")]
+FamilyOption = Annotated[
+    Family | None, typer.Option(help="A parametric model, with standard errors.")
+]
+ObjectiveOption = Annotated[Objective, typer.Option(help="The loss; mle for nice.")]
+Columns = Annotated[str | None, typer.Option(help='Names, as in a,"b, c"; default: all numbers.')]
 DropMissing = Annotated[
     bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
 ]
@@ -91,12 +94,13 @@ def fit(
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return
-    check_no_limit(max_minutes)
+    check_minutes(max_minutes)
     check_device(device)
+    _check_family(family, model, objective)
     out = own_folder(context, out)
     check_new(out, overwrite)
     rows = _rows(data, max_rows, max_memory)
-    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+    chosen = names_of(columns)
     choices = {
         "path": str(Path(data).resolve()) if Path(data).is_file() else data,
         "columns": chosen,
@@ -119,6 +123,15 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
+
+
+def _check_family(family: str | None, model: str, objective: str) -> None:
+    """Refuse options of other models beside a family."""
+    if family is not None and (model, objective) != ("auto", "ssm-vr"):
+        raise ValueError(
+            f"--family must be without --model and --objective, got --family {family}, --model "
+            f"{model} and --objective {objective}; families are fitted by exact score matching"
+        )
 
 
 def _rows(data: str, max_rows: int | None, max_memory: str | None) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 import re
 import shutil
@@ -15,7 +17,7 @@ import typer
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that fit has written.")]
 Table = Annotated[str | None, typer.Option("--data", help="The table, if it is not where it was.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of all randomness.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 2, help="Of all randomness.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 
 
@@ -74,12 +76,28 @@ def check_device(device: str) -> None:
         ) from error
 
 
-def check_no_limit(minutes: float | None) -> None:
-    """Refuse a limit of time for several processes, which would stop at different moments.
+def names_of(text: str | None) -> list[str] | None:
+    """Names of columns, separated by commas; names with commas have quotes around them.
+
+    Example:
+        >>> names_of('pH, "acid, total"')
+        ['pH', 'acid, total']
+    """
+    if text is None:
+        return None
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
+
+
+def check_minutes(minutes: float | None) -> None:
+    """Refuse a limit of time that is none, or for several processes, which would stop apart.
 
     Raises:
         ValueError: if there is one.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ValueError(
+            f"--max-minutes must be a positive number, got {minutes:g}; leave it out for no limit"
+        )
     if minutes is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
             f"--max-minutes must be left out where several processes fit together, got {minutes}; "

@@ -57,6 +57,16 @@ def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
     return numbers
 
 
+def known_rows(loaded: Loaded, *runs: Run) -> list[str]:
+    """A line that says so, if a table is the one that a run was fitted to."""
+    return [
+        f"{loaded.name} is the table that {run.folder} was fitted to: most of its rows are not "
+        "new, and numbers at them are too good"
+        for run in runs
+        if loaded.sha256 == run.summary.sha256
+    ]
+
+
 def incomplete(numbers: Any) -> str:
     """Rows with values that are missing or no finite numbers, in words; empty if there are none."""
     bad = ~np.isfinite(numbers.to_numpy())

@@ -12,6 +12,7 @@ from scorematching.cli.files import check_output, write_frame
 from scorematching.cli.options import RunFolder, Seed, say
 from scorematching.runs import Run, open_run
 from scorematching.runs.drawing import draw
+from scorematching.tables.summary import listed
 
 Method = Literal["auto", "exact", "resampled", "hmc", "langevin"]
 
@@ -39,7 +40,14 @@ def sample(
     check_output(path, overwrite)
     drawn = draw(found.model, found.space, n, method, seed)
     write_frame(_restored(found, drawn.x), path)
-    say(f"{drawn.method}: {'; '.join(drawn.notes)}", f"wrote {n} rows to {path}")
+    say(f"{drawn.method}: {'; '.join(drawn.notes)}", *_noisy(found), f"wrote {n} rows to {path}")
+
+
+def _noisy(run: Run) -> list[str]:
+    """A line about columns that were rounded in the table and are not in samples."""
+    names = [name for name, width in run.about["width"].items() if width > 0]
+    said = f"with noise over the rounding, as in the fit: {listed(names)}; round them if need be"
+    return [said] if names else []
 
 
 def _restored(run: Run, x: Any) -> Any:

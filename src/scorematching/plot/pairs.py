@@ -94,7 +94,10 @@ def _panel(ax: Any, x: Array, y: Array | None, row: int, column: int) -> None:
         return
     for points, colour, label in sets:
         if row == column:
-            look = {"color": colour, "histtype": "step", "density": True, "linewidth": 1.2}
+            low, high = limits[0]
+            # Without a point in the range there is nothing to divide by.
+            some = bool(((points[:, row] >= low) & (points[:, row] <= high)).any())
+            look = {"color": colour, "histtype": "step", "density": some, "linewidth": 1.2}
             ax.hist(points[:, row], bins=24, range=limits[0], label=label, **look)
         else:
             shown = points[:: -(-len(points) // _MAX_DOTS)][:, [column, row]]

@@ -6,18 +6,26 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scorematching.datasets import Standardise
-from scorematching.distributions import Distribution, GaussianMixture
+from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.kde import fit_kde
 from scorematching.estimators.density.bases.transformed import Transformed
+from scorematching.estimators.density.selection import Candidate, attempt, make_folds
 
 NAMES = ("Gaussian", "KDE", "mixture")
 """Of the baselines, the Gaussian first."""
 
-_COMPONENTS, _MAX_ROWS = (1, 2, 3, 5, 8), 5000
+_COMPONENTS, _MAX_ROWS, _MAX_FOLD_ROWS = (1, 2, 3, 5, 8), 5000, 50_000
+_RIDGES, _MIXTURE_FOLDS, _LEAST_GAIN = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3, 0.05
+"""What is added to the variances of mixtures, in units of those of the columns; the least that is
+not worse by this gain, since smaller differences of few rows are noise."""
+
+_SHRUNK = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0)
+"""Parts of the shrinkage of Ledoit and Wolf that are tried for the Gaussian."""
 
 
 def fit_baselines(
@@ -25,15 +33,19 @@ def fit_baselines(
 ) -> dict[str, Transformed]:
     """Gaussian, kernel estimate and mixture as distributions of the modelled columns.
 
-    The bandwidth is that of largest leave-one-out likelihood, the number of components, with full
-    covariances, that of least BIC. A mixture that cannot be fitted is left out.
+    The shrinkage of the Gaussian's covariance is that of largest cross-validated likelihood, from
+    none, which is maximum likelihood, to that of Ledoit and Wolf. The bandwidth is that of largest
+    leave-one-out likelihood. The mixture has full covariances, the number of components of least
+    BIC and the ridge that cross-validated likelihood calls for. One that cannot be fitted is left
+    out.
 
     Args:
         s: standardised training rows ``(N, K)``; kernel estimate and mixture use 5,000 at most.
         scaling: how they were standardised.
-        seed: of starts and of the choice of rows.
-        first: which rows repeat no row before them, ``(N,)``; the kernel estimate has no others,
-            since copies would make its bandwidth too small. None takes all.
+        seed: of folds, of starts and of the choice of rows.
+        first: which rows repeat no row before them, ``(N,)``; shrinkage and ridge are chosen by
+            them, and the kernel estimate has no others, since copies would make its bandwidth too
+            small. None takes all.
 
     Example:
         >>> x = torch.randn(50, 2, dtype=torch.float64)
@@ -42,30 +54,82 @@ def fit_baselines(
         ['Gaussian', 'KDE', 'mixture']
     """
     generator = torch.Generator().manual_seed(seed)
-    kernels = fit_kde(s if first is None else s[first], generator)
-    found: dict[str, Distribution] = {"Gaussian": fit_gaussian(s), "KDE": kernels}
+    different = s if first is None else s[first]
+    gaussian = _gaussian(s, different, seed)
+    found: dict[str, Distribution] = {"Gaussian": gaussian, "KDE": fit_kde(different, generator)}
     rows = s[torch.randperm(len(s), generator=generator)[:_MAX_ROWS]]
-    mixture = _mixture(rows, seed)
+    mixture = _mixture(rows, different, seed)
     if mixture is not None:
         found["mixture"] = mixture
     return {name: Transformed(inner, scaling) for name, inner in found.items()}
 
 
-def _mixture(s: Tensor, seed: int) -> Distribution | None:
-    """scikit-learn's mixture of least BIC."""
+def _gaussian(s: Tensor, different: Tensor, seed: int) -> Distribution:
+    """The normal distribution of all rows, shrunk by as much as held-out rows call for.
+
+    The shrinkage of Ledoit and Wolf has the least error of the covariance, which is far too much
+    for the likelihood of columns that almost determine each other.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    folds = make_folds(different[:: -(-len(different) // _MAX_FOLD_ROWS)], generator)
+    trials = [attempt(_shrunk(part), folds, generator) for part in _SHRUNK]
+    # At equal likelihoods, as in one column, the first, which is not shrunk.
+    best = max((trial for trial in trials if trial is not None), key=lambda trial: trial.mean)
+    return best.candidate.fit(s, s[:1], generator)
+
+
+def _shrunk(part: float) -> Candidate:
+    """A normal distribution with a part of the shrinkage of Ledoit and Wolf."""
+
+    def fit(x: Tensor, held: Tensor, generator: torch.Generator) -> Distribution:
+        plain, shrunk = fit_gaussian(x, shrink=False), fit_gaussian(x)
+        return Gaussian(plain.mean, plain.covariance.lerp(shrunk.covariance, part))
+
+    return Candidate(f"gaussian, {part:g} shrunk", fit)
+
+
+def _mixture(s: Tensor, different: Tensor, seed: int) -> Distribution | None:
+    """The mixture of least BIC, with the ridge that held-out rows call for.
+
+    Without a large enough ridge, components with about as many rows as columns are so narrow that
+    held-out rows lie millions of nats away.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    folds = make_folds(different[:_MAX_ROWS], generator, count=_MIXTURE_FOLDS)
+    trials = [attempt(_ridged(ridge, seed), folds, generator) for ridge in _RIDGES]
+    found = [trial for trial in trials if trial is not None]
+    if not found:
+        return None
+    enough = max(trial.mean for trial in found) - _LEAST_GAIN
+    chosen = next(trial for trial in found if trial.mean >= enough)
+    try:
+        return chosen.candidate.fit(s, s[:1], generator)
+    except ValueError:
+        return None
+
+
+def _ridged(ridge: float, seed: int) -> Candidate:
+    """scikit-learn's mixture of least BIC, with a multiple of the identity in its covariances."""
+
+    def fit(x: Tensor, held: Tensor, generator: torch.Generator) -> Distribution:
+        return _least_bic(x.numpy(), ridge, seed)
+
+    return Candidate(f"mixture, ridge {ridge:g}", fit)
+
+
+def _least_bic(data: NDArray[np.float64], ridge: float, seed: int) -> Distribution:
     from sklearn.mixture import GaussianMixture as Mixture
 
-    data = s.numpy()
     fits = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of starts that do not converge
         for count in _COMPONENTS:
             if 2 * count <= len(data):
                 try:
-                    fits.append(Mixture(count, random_state=seed).fit(data))
+                    fits.append(Mixture(count, reg_covar=ridge, random_state=seed).fit(data))
                 except (ValueError, np.linalg.LinAlgError):
                     break
     if not fits:
-        return None
+        raise ValueError("no mixture can be fitted")
     best = min(fits, key=lambda fit: fit.bic(data))
     return GaussianMixture(best.weights_, best.means_, best.covariances_)

@@ -11,6 +11,7 @@ import torch
 
 from scorematching.inference import Summary, fit, models
 from scorematching.tables import Prepared
+from scorematching.tables.summary import listed
 
 FAMILIES: dict[str, Callable[[int], Any]] = {
     "gaussian": models.Gaussian,
@@ -26,6 +27,16 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
 Truncated, square-root and gamma models have positive columns; rows of a PPI model are shares that
 sum to one, and rows of the last two lie on the unit sphere.
 """
+
+_WANTED = {
+    "truncated": "positive columns",
+    "square-root": "positive columns",
+    "gamma": "positive columns",
+    "ppi": "columns of shares that sum to one in every row",
+    "von-mises-fisher": "rows whose squares sum to one",
+    "bingham": "rows whose squares sum to one",
+}
+"""What a family asks of a table, beside numbers."""
 
 _COMPOSITIONS = ("ppi",)
 """Families whose columns determine each other, so that none is set aside."""
@@ -82,7 +93,15 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     kept = range(table.frame.shape[1]) if family in _COMPOSITIONS else table.table.kept
     columns = [str(table.frame.columns[c]) for c in kept]
     x = torch.tensor(table.frame[columns].to_numpy())
-    result = fit(FAMILIES[family](len(columns)), x, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    try:
+        result = fit(FAMILIES[family](len(columns)), x, generator=generator)
+    except ValueError as error:
+        wanted = _WANTED.get(family, "other numbers")
+        raise ValueError(
+            f"--family {family} needs {wanted}, got {listed(columns)}: {error} (rows are counted "
+            "from zero)"
+        ) from error
     summary = result.summary()
     rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
     covariance = torch.as_tensor(result.cov_params()).tolist()

@@ -118,8 +118,8 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
     baselines, space = _baselines(model, parts)
     found = hold_out_scores(model, baselines, space, parts.test)
     seconds = {"fit": fit_seconds, "evaluation": time.perf_counter() - start - fit_seconds}
-    # Columns without a density are among the findings about the table.
-    known = "X has columns without a density"
+    # Columns without a density, or over many orders of magnitude, are among the findings.
+    known = "X has columns "
     said = sorted({str(w.message) for w in caught if not str(w.message).startswith(known)})
     return Fitted(model, dict(baselines), space, found, held, parts.width, seconds, said)
 

@@ -86,10 +86,9 @@ def new_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
         overwrite: replace a run of that name.
     """
     check_new(folder, overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex[:8]
     new, old = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("new", "old"))
-    new.mkdir()
+    _make(new, folder)
     try:
         yield new
         check_new(folder, overwrite)
@@ -101,6 +100,18 @@ def new_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
             old.rename(folder)
         for left in (new, old):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _make(new: Path, folder: Path) -> None:
+    """Make the temporary folder of a new one, and the folders above it."""
+    try:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+    except OSError as error:
+        raise type(error)(
+            f"--out must be a place that can be written to, got {folder} ({error.strerror}); "
+            "choose another"
+        ) from error
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -222,9 +233,10 @@ class Run:
                 "give its place with --data"
             ) from None
         if loaded.sha256 != self.summary.sha256:
+            other = "" if source is None else "is another table, or "
             raise RunError(
-                f"{place} has changed since {self.folder} was fitted to it; give the old file with "
-                "--data, or fit again"
+                f"{place} {other}has changed since {self.folder} was fitted to it; give the old "
+                "file with --data, or fit again"
             )
         return loaded
 
@@ -233,7 +245,8 @@ class Run:
         options = self.about["options"]
         names = ("columns", "drop_missing", "dequantise")
         table = prepare(loaded, **{name: options[name] for name in names})
-        return split_table(table, self.seed)[0]
+        # Families are fitted to all rows.
+        return table if self.kind == "family" else split_table(table, self.seed)[0]
 
     def parts(self, table: Prepared) -> Parts:
         """Training and test rows of the table, as they were for the fit."""

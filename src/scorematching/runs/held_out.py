@@ -23,8 +23,8 @@ from scorematching.runs.space import Space
 OURS = "this model"
 
 _LOSS_ENTRIES, _MIN_LOSS_ROWS = 20_000, 100
-_CLEAR, _ROUNDING = 2.0, 1e-9
-"""Standard errors from which a difference is called one, and the size of rounding errors."""
+_CLEAR, _LEAST, _ROUNDING = 2.0, 1e-4, 1e-9
+"""Standard errors and size from which a difference is called one, and size of rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class HeldOut:
         found = [
             f"{word} {_joined(names)}"
             for sign, word in words.items()
-            if (names := [_named(n, g) for n, g in self.gains().items() if _sign(g) == sign])
+            if (names := [_named(n, g) for n, g in self.gains().items() if clear_sign(g) == sign])
         ]
         return f"On {self.rows} held-out rows this model is {', '.join(found)}." if found else ""
 
@@ -125,9 +125,14 @@ def _named(name: str, gain: Estimate) -> str:
     return f"{name} ({short(gain)} per row)"
 
 
-def _sign(gain: Estimate) -> int:
-    """1 or -1 for a clear difference, 0 for none."""
-    clear = abs(gain.mean) > _CLEAR * gain.standard_error
+def clear_sign(gain: Estimate) -> int:
+    """1 or -1 for a clear difference, 0 for none.
+
+    Example:
+        >>> clear_sign(Estimate(-0.5, 0.1, 50)), clear_sign(Estimate(1e-7, 0.0, 50))
+        (-1, 0)
+    """
+    clear = abs(gain.mean) > max(_CLEAR * gain.standard_error, _LEAST)
     return int(np.sign(gain.mean)) if clear else 0
 
 
@@ -141,7 +146,7 @@ def verdict(gain: Estimate) -> str:
         'no clear difference (0.10 +- 0.10 per row)'
     """
     size = short(Estimate(abs(gain.mean), gain.standard_error, gain.count))
-    if _sign(gain) == 0:
+    if clear_sign(gain) == 0:
         return f"no clear difference ({short(gain)} per row)"
     if gain.mean < 0:
         return f"better than this model, by {size} per row"
@@ -185,7 +190,10 @@ def hold_out_scores(
         with torch.no_grad():
             likelihoods[name] = baseline(x)
         inner: Any = baseline
-        losses[name] = held_out_losses(space.density(inner.inner), space.z(some))
+        try:
+            losses[name] = held_out_losses(space.density(inner.inner), space.z(some))
+        except (ScoreMatchingError, ValueError) as error:  # which must not cost the fit
+            notes.append(_reason(f"score-matching loss of {name}", error))
     methods = [_score(name, likelihoods, losses) for name in (OURS, *baselines)]
     return HeldOut(len(x), tuple(methods), tuple(notes))
 
@@ -212,7 +220,7 @@ def model_losses(model: Any, space: Space, x: Tensor) -> Tensor:
 
 def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor]) -> MethodScore:
     def gain(values: dict[str, Tensor], sign: float) -> Estimate | None:
-        if name == OURS or OURS not in values:
+        if name == OURS or OURS not in values or name not in values:
             return None
         return paired_difference(sign * values[OURS], sign * values[name])
 
@@ -227,4 +235,5 @@ def _score(name: str, likelihoods: dict[str, Tensor], losses: dict[str, Tensor])
 def _reason(what: str, error: Exception) -> str:
     if isinstance(error, AttributeError):
         return f"no {what}: the model is a score, which has no normalised log-density"
-    return f"no {what}: {np.str_(error).splitlines()[0]}"
+    # The first sentence; what follows is advice about models of one's own.
+    return f"no {what}: {str(error).splitlines()[0].split('. ')[0]}"

@@ -43,6 +43,8 @@ def findings_of(
     yield from _set_aside(table, used)
     yield from _rounded(table, used, x, rounded, dequantise)
     yield from _common(table.reduce(x), [used[c] for c in table.kept])
+    yield from _related(table, x, used)
+    yield from _wide(table, x, used)
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
     if table.repeated:
         done = "copies stay together when rows are held out"
@@ -114,6 +116,25 @@ def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
             f"one value in many rows ({shown})",
             "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
             "it means missing, or fit rows with and without it apart",
+        )
+
+
+def _related(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
+    """Columns that are exact functions of each other."""
+    for columns in table.related(table.reduce(x)):
+        yield Finding(
+            f"nonlinear function of other columns ({listed(used[c] for c in columns)})",
+            "kept, but there is no density, and likelihoods only say how narrow the fit is: leave "
+            "one of them out with --columns",
+        )
+
+
+def _wide(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
+    """Positive columns over many orders of magnitude."""
+    if columns := table.wide(table.reduce(x)):
+        yield Finding(
+            f"many orders of magnitude ({listed(used[c] for c in columns)})",
+            "kept as they are; a table with their logarithms in place of them is fitted better",
         )
 
 

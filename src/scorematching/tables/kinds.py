@@ -72,8 +72,8 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
     if bad.mean() < _MOSTLY:
         raise ValueError(
             f"column {name!r} holds numbers except for {present[bad].iloc[0]!r} in row "
-            f"{int(bad.idxmax()) + 1} ({int(bad.sum())} such values); write missing values as "
-            "empty fields, or leave the column out with --columns"
+            f"{int(bad.idxmax()) + 1} ({int(bad.sum())} in all); write missing values as empty "
+            "fields, or leave the column out with --columns"
         )
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from scorematching.datasets import Dequantise
+from scorematching.estimators.density.refusals import refuse_units
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
@@ -86,8 +87,9 @@ def prepare(
     if missing.to_numpy().any() and not drop_missing:
         _refuse_missing(missing)
     numbers = numbers[~missing.any(axis=1)]
+    _refuse_units(numbers, loaded.name)
     x = torch.tensor(numbers.to_numpy())
-    _check_rows(x, len(frame))
+    _check_rows(x, len(frame), loaded.name)
     table = inspect(x, used)
     if not table.kept:
         raise ValueError(f"{loaded.name} has no column that varies; every value is the same")
@@ -182,9 +184,16 @@ def _usable(frame: Any, kinds: dict[str, str], asked: bool) -> list[str]:
             )
     numbers = [name for name, kind in kinds.items() if kind in NUMBERS]
     used = [name for name in numbers if asked or not counts_rows(frame[name])]
+    if numbers and not used:
+        raise ValueError(
+            f"the table must have a column of measurements, got {listed(numbers)}, which numbers "
+            "the rows; name the column in --columns to model it all the same"
+        )
     if not used:
         found = ", ".join(f"{name} ({kind})" for name, kind in list(kinds.items())[:5])
-        raise ValueError(f"the table must have a column of numbers, got {found}")
+        raise ValueError(
+            f"the table must have a column of numbers, got {found}; turn text into numbers first"
+        )
     return used
 
 
@@ -198,6 +207,14 @@ def _refuse_infinite(numbers: Any) -> None:
         )
 
 
+def _refuse_units(numbers: Any, name: str) -> None:
+    """Refuse columns whose squares overflow, which would look like constants."""
+    try:
+        refuse_units(numbers.to_numpy(), list(numbers))
+    except ValueError as error:
+        raise ValueError(str(error).replace("X", name, 1)) from error
+
+
 def _refuse_missing(missing: Any) -> None:
     counts = missing.sum()
     worst = [f"{name!r} {count}" for name, count in counts[counts > 0].items()]
@@ -209,13 +226,13 @@ def _refuse_missing(missing: Any) -> None:
     )
 
 
-def _check_rows(x: torch.Tensor, rows: int) -> None:
+def _check_rows(x: torch.Tensor, rows: int, name: str) -> None:
     different = len(x.unique(dim=0)) if len(x) else 0
     if different < MIN_ROWS:
         left = f" after rows with missing values were left out, of {rows}" if len(x) < rows else ""
         raise ValueError(
-            f"a density needs {MIN_ROWS} different rows or more, got {different}{left}; a fifth "
-            "of them is held out"
+            f"{name} must have {MIN_ROWS} different rows or more, got {different}{left}; a fifth "
+            "of them is held out, and a density cannot be fitted to so few"
         )
 
 

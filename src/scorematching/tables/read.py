@@ -31,6 +31,7 @@ from scorematching.tables.text import NAMES, check_lines, decode, sniff
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 """Of the files that can be read."""
 
+_NPY = b"\x93NUMPY"
 _TOY_SEED = 0
 
 _ADVICE = (
@@ -178,7 +179,7 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
-    notes += ["decimal comma"] if dialect.decimal == "," else []
+    notes += ["decimal comma: 1,5 is one and a half"] if dialect.decimal == "," else []
     return frame, tuple(notes)
 
 
@@ -229,6 +230,8 @@ def _read_parquet(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
 def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     pandas = import_extra("pandas", "tables")
     try:
+        if not content.startswith(_NPY):  # numpy would advise to unpickle it
+            raise ValueError("a file of another format")
         values = np.load(io.BytesIO(content), allow_pickle=False)
     except (OSError, ValueError, TypeError, EOFError, SyntaxError, TokenError) as error:
         reason = str(error).splitlines()[0]

@@ -102,7 +102,9 @@ class TableSummary:
         lines = [f"{head}{len(self.modelled)} of them modelled"]
         if self.rows_used < self.rows:
             lines.append(f"{self.rows_used:,} rows used")
-        return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
+        # The first note is the format; the others may be wrong guesses.
+        said = [*self.notes[1:], *self.findings]
+        return "\n".join([*lines, *(f"- {line}" for line in said)])
 
 
 def listed(names: Any) -> str:

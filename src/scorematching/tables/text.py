@@ -134,10 +134,12 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
         rows += bool(row)
         if row and len(row) != len(first) and not _trails(row, first):
             kind = "the line of names" if dialect.header else "the first line"
+            advice = "correct the line, or put quotes around text that holds the separator"
+            if first[0].startswith("#"):
+                advice = f"remove lines of comments, such as {first[0]!r}"
             raise ValueError(
                 f"{name}, line {reader.line_num}: {len(row)} fields where {kind} has "
-                f"{len(first)}, separated by {NAMES[dialect.delimiter]}; correct the line, or put "
-                "quotes around text that holds the separator"
+                f"{len(first)}, separated by {NAMES[dialect.delimiter]}; {advice}"
             )
     if rows == 0:
         raise ValueError(f"{name} has a line of names and no rows below it; nothing can be fitted")

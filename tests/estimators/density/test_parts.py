@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from scorematching.estimators.density.tilt import KernelTilt, NetworkTilt, _alon
 from scorematching.models import DKEF
 from scorematching.objectives import ScoreMatching
 from tests import oracles
-from tests.estimators.density.tables import F64, normal
+from tests.estimators.density.tables import F64, normal, quick
 from tests.statistics import assert_mean
 
 # Selection and stacking.
@@ -209,6 +210,24 @@ def test_dependent_columns_are_found_and_restored():
     torch.testing.assert_close(table.restore(table.reduce(wide)), wide)
     near = torch.cat([x, x[:, :1] + 1e-3 * torch.as_tensor(rng.normal(size=(100, 1)))], 1)
     assert inspect(near).kept == [0, 1, 2, 3]
+
+
+def test_a_row_of_codes_does_not_make_columns_dependent():
+    """A row of -1e9 in place of missing values set all columns aside but the first."""
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 3)))
+    x[3] = -1e9
+    assert inspect(x).kept == [0, 1, 2]
+    assert list(inspect(torch.cat([x, x[:, :1] - x[:, 1:2]], 1)).dependent) == [3]
+
+
+def test_columns_over_many_orders_of_magnitude_are_named():
+    logarithms = np.random.default_rng(0).normal(size=(200, 1))
+    with pytest.warns(UserWarning, match="orders of magnitude: column 0: .* logarithms"):
+        quick().fit(np.exp(10 * logarithms))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quick().fit(np.exp(2 * logarithms))
+        quick().fit(10 * logarithms)
 
 
 def test_repeated_rows_are_counted_and_are_not_discrete():

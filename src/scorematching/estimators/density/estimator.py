@@ -298,7 +298,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         rows, groups = r.unique(dim=0, return_inverse=True)
         # Values that repeat only because whole rows do are not rounded.
         self._gaps = Gaps.fit(r, None if self.dequantise or r.shape[1] == 1 else rows)
-        self.table_.warn(self.dequantise, self._gaps.common)
+        self.table_.warn(self.dequantise, self._gaps.common, r)
         if self.dequantise or self._gaps.any:
             r = self._gaps.fill(r, generator)
         self.scaling_: Standardise = robust_standardise(r)

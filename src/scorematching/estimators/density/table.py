@@ -10,8 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching.estimators.density.relations import related_columns
+
 _MAX_RATIO, _MAX_ROWS = 1e-6, 10_000
 """Largest share of a column's standard deviation that other columns leave unexplained."""
+
+_MOST, _ROUNDING = 0.9, 100
+"""Share of the rows that must be explained, and errors of rounding, in units of the last digit."""
+
+_MAX_FACTOR = 1e6
+"""Largest quotient of the 95% and 5% quantiles of a positive column that is fitted well; the fit of
+a lognormal column of this factor loses about half a nat."""
 
 _DISCRETE_SHARE, _MIN_ROWS, _FEW_VALUES = 0.1, 20, 2
 _SHOWN = 5
@@ -64,12 +73,33 @@ class Table:
         wide[:, self.kept] = gradient
         return wide
 
-    def warn(self, dequantised: bool, common: Tensor) -> None:
+    def related(self, z: Tensor) -> list[list[int]]:
+        """Sets of modelled columns that are nonlinear functions of each other, by index.
+
+        Args:
+            z: the modelled columns, ``(N, K)``.
+        """
+        discrete = [place for place, c in enumerate(self.kept) if c in self.discrete]
+        return [[self.kept[place] for place in found] for found in related_columns(z, discrete)]
+
+    def wide(self, z: Tensor) -> list[int]:
+        """Positive columns over so many orders of magnitude that they are fitted badly, by index.
+
+        Args:
+            z: the modelled columns, ``(N, K)``.
+        """
+        rows = z[:: -(-len(z) // _MAX_ROWS)]
+        low, high = rows.quantile(rows.new_tensor([0.05, 0.95]), dim=0)
+        found = (z.amin(0) > 0) & (high > _MAX_FACTOR * low)
+        return [column for column, is_wide in zip(self.kept, found.tolist()) if is_wide]
+
+    def warn(self, dequantised: bool, common: Tensor, z: Tensor) -> None:
         """One message about all columns that need attention.
 
         Args:
             dequantised: whether noise is added to discrete columns.
             common: values of modelled columns that many rows share, or NaN, ``(V, K)``.
+            z: the modelled columns, ``(N, K)``.
         """
         parts = []
         if self.constant:
@@ -93,8 +123,21 @@ class Table:
                 "where a density does not exist and likelihoods depend on how wide noise on that "
                 "value is; fit rows with and without it apart, or drop the column"
             )
+        parts += [
+            f"{self.name(columns)} functions of each other, as a product, ratio or norm is, where "
+            "a density does not exist and likelihoods only say how narrow the fit is; drop one of "
+            "them"
+            for columns in self.related(z)
+        ]
         if parts:
             warnings.warn(f"X has columns without a density: {'; '.join(parts)}", stacklevel=6)
+        if wide := self.wide(z):
+            warnings.warn(
+                f"X has columns over many orders of magnitude: {self.name(wide)} fitted as is, "
+                "but their logarithms are fitted better; the log-density of X is that of the "
+                "logarithms less their sum",
+                stacklevel=6,
+            )
 
     def warn_if_off(self, x: Tensor) -> None:
         """Warn where columns that were set aside differ from what `fit` found."""
@@ -154,7 +197,7 @@ def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tens
         for _ in range(2):  # twice, against rounding
             for direction in basis:
                 residual = residual - (direction @ residual) * direction
-        if residual.norm() <= _MAX_RATIO * z[:, j].norm():
+        if _is_nothing(residual, z[:, j]):
             rest.append(column)
         else:
             basis.append(residual / residual.norm())
@@ -166,6 +209,14 @@ def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tens
     solved = torch.linalg.lstsq(design / scale, x[:, rest]).solution / scale[:, None]
     padded = torch.cat([solved, x.new_zeros(1 + len(kept) - len(solved), len(rest))])
     return kept, dict(zip(rest, padded.unbind(1)))
+
+
+def _is_nothing(residual: Tensor, column: Tensor) -> bool:
+    """Whether a residual is small in most rows; a few huge values do not make it so."""
+    low, high = column.quantile(column.new_tensor([0.25, 0.75])).tolist()
+    rounding = _ROUNDING * torch.finfo(column.dtype).eps * column.norm().item()
+    in_most = residual.abs().quantile(_MOST) <= max(_MAX_RATIO * (high - low), rounding)
+    return bool(residual.norm() <= _MAX_RATIO * column.norm()) and bool(in_most or high == low)
 
 
 def _few_values(column: Tensor) -> int | None:
