@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -109,6 +111,7 @@ def _interruptible(function: Callable[[Task], Any], task: Task) -> Any:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         raise KeyboardInterrupt
+    _free_memory()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = function(task)
@@ -120,6 +123,19 @@ def _interruptible(function: Callable[[Task], Any], task: Task) -> Any:
         raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return result
+
+
+def _free_memory() -> None:
+    """Give back the memory of the task before, which other processes on a GPU could use.
+
+    Models and their optimisers refer to each other, compiled code is kept for further calls, and
+    torch keeps what it has allocated.
+    """
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _interrupt_children() -> None:
