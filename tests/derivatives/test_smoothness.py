@@ -433,3 +433,14 @@ def test_a_layer_that_is_exchanged_is_measured() -> None:
     net[1] = nn.ELU()
     with pytest.raises(SmoothnessError, match="elu"):
         objective(net, x)
+
+
+def test_the_strongest_of_several_kinks_decides() -> None:
+    """Its soft clip has a weak kink, which alone is accepted, its activation a stronger one."""
+    pytest.importorskip("zuko", reason="the extra flows is not installed")
+    from tests.zoo.entry import settings
+    from tests.zoo.libraries.zuko_flows import ENTRIES
+
+    model = next(entry for entry in ENTRIES if entry.name == "NICE, ELU").fresh()
+    with settings(), pytest.raises(SmoothnessError, match="elu"):
+        SlicedScoreMatchingVR()(model.call, model.x)

@@ -165,7 +165,7 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
         intervals, narrow, defect, sharp = subdivide(lines, levels, scales[-2], accuracy)
         second = _decide(lines, intervals, scales, accuracy)
         close = verdict.close_call or second.close_call
-        verdict = min(verdict, second, key=lambda v: v.order)
+        verdict = min(verdict, second, key=lambda v: (v.order, -v.size))
         third = _decide(lines, narrow, scales, replace(accuracy, jump=NEARLY))
         if third.order < min(verdict.order, 0):
             close, verdict = True, third
