@@ -43,7 +43,7 @@ def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFix
 def test_datasets_downloads_with_a_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def deliver(url: str, path: Path) -> None:
+    def deliver(url: str, path: Path, name: str) -> None:
         path.write_bytes(b"an error page")
 
     monkeypatch.setattr("scorematching.datasets.files._stream", deliver)

@@ -78,7 +78,7 @@ def test_explain_says_that_double_backward_is_faster(
     x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that the trace was wrong, which it was not."""
-    seconds = iter([3.0, 1.0, 3.0, 1.0])  # the trace, then double backward, twice
+    seconds = iter([5.0, 1.0, 5.0, 1.0])  # the trace, then double backward, twice
     monkeypatch.setattr(speed, "_seconds", lambda *arguments: next(seconds))
     field = sm.LogDensityField(lambda x: torch.i0(x).sum(-1))
     for _ in range(8):

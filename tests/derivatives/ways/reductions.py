@@ -86,6 +86,7 @@ REDUCTIONS = [
     Way(
         "prod of two zeros",
         lambda z, p: torch.cat([z - z.detach(), torch.sin(z)], 1)[:, 1:5].prod(1),
+        kinked=True,
     ),
     Way("prod of seven", lambda z, p: (1 + 0.3 * torch.sin(z)).prod(1) * p(1), event=(7,)),
     Way("cumprod of five", lambda z, p: (1 + 0.3 * torch.sin(z)).cumprod(1) * p(5), event=(5,)),
