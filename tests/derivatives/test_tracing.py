@@ -97,6 +97,20 @@ def assert_answers(
     assert_close(gradient(actual, bank), gradient(expected, bank), tolerance)
 
 
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+def test_product_of_which_two_factors_are_zero(route: str) -> None:
+    """``x_0 x_1 g(x_2)`` at ``x_0 = x_1 = 0`` has no score, but ``v'Hv = 2 v_0 v_1 g(x_2)``."""
+    x = normal(6, 3, generator=torch.Generator().manual_seed(1)) * torch.tensor([0.0, 0.0, 1.0])
+    v = directions(x)
+
+    def product(x: Tensor) -> Tensor:
+        return torch.cat([x[:, :2], torch.sin(x[:, 2:]) + 2], 1).prod(1)
+
+    score, curvature = LogDensityField(product, route=route).score_and_curvature(x, v)
+    assert_close(score, torch.zeros_like(x), ROUTES)
+    assert_close(curvature, (2 * v[..., 0] * v[..., 1] * (torch.sin(x[:, 2]) + 2)).mean(0), ROUTES)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=name)
 def test_every_route_gives_the_oracles_answers(way: Way) -> None:
     bank, x = Bank(), way.points()

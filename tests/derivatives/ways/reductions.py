@@ -83,11 +83,6 @@ REDUCTIONS = [
     ),
     Way("cumprod of zeros", lambda z, p: (z * constants(3).clamp(min=0)).cumprod(1) * p(3)),
     Way("prod of zeros", lambda z, p: (torch.sin(z) * constants(3).clamp(min=0)).prod(1) * p(1)),
-    Way(
-        "prod of two zeros",
-        lambda z, p: torch.cat([z - z.detach(), torch.sin(z)], 1)[:, 1:5].prod(1),
-        kinked=True,
-    ),
     Way("prod of seven", lambda z, p: (1 + 0.3 * torch.sin(z)).prod(1) * p(1), event=(7,)),
     Way("cumprod of five", lambda z, p: (1 + 0.3 * torch.sin(z)).cumprod(1) * p(5), event=(5,)),
     Way(
