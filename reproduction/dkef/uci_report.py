@@ -55,7 +55,7 @@ def _draw(axis: Any, runs: Sequence[Run], metric: str) -> None:
 
 
 def _scale(shown: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
-    """Limits of the axis: outliers, more than five spreads from the median, are left out.
+    """Limits of the axis: outliers, more than ten spreads from the median, are left out.
 
     The spread is the median distance of the means from their median, or the median error if that
     is larger.
@@ -66,7 +66,7 @@ def _scale(shown: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
     distances = sorted(abs(mean - middle) for mean, _ in shown)
     errors = sorted(error or 0.0 for _, error in shown)
     spread = max(distances[len(shown) // 2], errors[len(shown) // 2])
-    reach = max(5 * spread, 1e-3 * abs(middle), 1e-6)
+    reach = max(10 * spread, 1e-3 * abs(middle), 1e-6)
     near = [(mean, error or 0.0) for mean, error in shown if abs(mean - middle) <= reach]
     low, high = min(m - e for m, e in near), max(m + e for m, e in near)
     margin = 0.1 * (high - low) + 0.05 * reach
