@@ -23,6 +23,7 @@ from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.question import Question
+from scorematching.derivatives.smoothness import require_trainable
 from scorematching.derivatives.trust import answer, require_smooth
 
 Pair = tuple[Tensor, Tensor]
@@ -35,6 +36,10 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     s = _differentiable_score(model, x) if model.is_log_density else model.evaluate(x)
     if training:
         require_smooth(model, x, order=0, what="score", differentiates=model.is_log_density)
+        measured = model.findings.smoothness
+        if model.check_smoothness and measured is not None:
+            # Other answers are compared with differences, which show the same mistake.
+            require_trainable(measured)
     return s
 
 

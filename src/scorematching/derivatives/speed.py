@@ -14,6 +14,13 @@ from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.question import Question, Way
 
+SLOWER, CLEARLY = 2.0, 4.0
+"""Time of a trace, relative to double backward, that is too long, and that noise does not explain.
+
+The two routes differ in rounding. With a smaller limit, noise in the times would often decide, and
+the last digits of a run would change when it is repeated or resumed.
+"""
+
 
 def may_be_slow(findings: Findings) -> bool:
     """Whether the trace met operations without a closed rule, such as recurrent cells."""
@@ -35,14 +42,6 @@ def choose_faster(
             ratio = _ratio(model, question, x, arguments, 3)
         if ratio > SLOWER:
             findings.routes[question.name] = "reverse"
-
-
-SLOWER, CLEARLY = 2.0, 4.0
-"""Time of a trace, relative to double backward, that is too long, and that noise does not explain.
-
-The two routes differ in rounding. With a smaller limit, noise in the times would often decide, and
-the last digits of a run would change when it is repeated or resumed.
-"""
 
 
 def _ratio(model: Model, question: Question, x: Tensor, arguments: Any, repeats: int) -> float:

@@ -127,8 +127,6 @@ def require_smooth(
     smoothness.require(findings.smoothness, order, what, model.kind)
     if differentiates:
         smoothness.require_whole(findings.smoothness, model.kind)
-        if what == "score":  # other answers are compared with differences
-            smoothness.require_trainable(findings.smoothness)
 
 
 def _measures_again(findings: Findings, points: int) -> bool:
