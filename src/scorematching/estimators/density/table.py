@@ -19,7 +19,7 @@ _MOST, _ROUNDING = 0.9, 100
 """Share of the rows that must be explained, and errors of rounding, in units of the last digit."""
 
 _MAX_FACTOR = 1e6
-"""Quotient of the 95% and 5% quantiles of a positive column from which its logarithm is suggested."""
+"""Quotient of the 95% and 5% quantiles of a positive column above which a logarithm is advised."""
 
 _DISCRETE_SHARE, _MIN_ROWS, _FEW_VALUES = 0.1, 20, 2
 _SHOWN = 5
