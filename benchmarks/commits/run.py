@@ -45,7 +45,10 @@ Old = Annotated[str, typer.Argument(help="Commit, or a folder that holds its src
 Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version in one pair of processes.")]
 Restarts = Annotated[int, typer.Option(min=2, help="Pairs of processes, one after the other.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Only = Annotated[str, typer.Option(help="Time only losses whose name contains this.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Time only losses whose name contains this; repeatable [all]."),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that it runs.")]
 
 
@@ -54,7 +57,7 @@ def measure(
     rounds: Rounds = 8,
     restarts: Restarts = 5,
     device: Device = "cpu",
-    only: Only = "",
+    only: Only = None,
     quick: Quick = False,
     output: Output = None,
 ) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def measure(
         sources = [_source(old, stack), ROOT / "src"]
         for seed in range(restarts):
             with Worker(sources[0], device, quick) as a, Worker(sources[1], device, quick) as b:
-                for name in [n for n in a.losses if n in b.losses and only in n]:
+                for name in _chosen(a.losses, b.losses, only):
                     turns.setdefault(name, []).append(alternate(name, (a, b), rounds, seed))
             rows = [summary(name, found) for name, found in turns.items()]
             document = {**stamp(command, device), "old": old, "restarts": seed + 1, "rows": rows}
@@ -74,6 +77,11 @@ def measure(
                 output.write_text(json.dumps(document, indent=1) + "\n")
     show(rows)
     return document
+
+
+def _chosen(old: list[str], new: list[str], only: list[str] | None) -> list[str]:
+    """The losses that both versions have, of those asked for."""
+    return [name for name in old if name in new and any(part in name for part in only or [""])]
 
 
 def alternate(name: str, workers: tuple[Worker, Worker], rounds: int, seed: int) -> Turns:

@@ -23,7 +23,7 @@ def test_a_copy_with_a_delay_is_slower(tmp_path: Path) -> None:
     tail = tail[:docstring_end] + "\n        __import__('time').sleep(0.05)" + tail[docstring_end:]
     base.write_text(head + "def __call__(" + tail)
     output = tmp_path / "out.json"
-    measure(str(tmp_path), 3, 2, only="mlp100 ours DSM", quick=True, output=output)
+    measure(str(tmp_path), 3, 2, only=["mlp100 ours DSM"], quick=True, output=output)
     (row,) = json.loads(output.read_text())["rows"]
     assert row["old_ms"] > 50 and row["ratio"] < 0.9
 
