@@ -116,7 +116,7 @@ def report_of(folders: Folders, out: ReportOut = None, unfinished: Unfinished = 
     experiment = EXPERIMENTS[runs[0].experiment]
     ordered = report.in_order(experiment, runs)  # refuses before anything is written
     for folder in folders:
-        report.copy_pictures(folder, target)
+        report.copy_pictures(folder, target, unfinished)
     _show_report(experiment, ordered, target)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.harness.tables import markdown_table
 from reproduction.experiment import Experiment, Run
-from reproduction.run import RUN
+from reproduction.run import BEGUN, RUN
 from reproduction.seeds import write_seeds
 from scorematching._files import write_atomically
 
@@ -65,10 +65,21 @@ def in_order(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
     return sorted(found.values(), key=lambda run: (variants.get(run.variant, 1 << 30), run.seed))
 
 
-def copy_pictures(source: Path, folder: Path) -> None:
-    """Copy the pictures of finished runs to another folder: those of one seed of each variant."""
+def copy_pictures(source: Path, folder: Path, unfinished: bool = False) -> None:
+    """Copy the pictures of finished runs to another folder: those of one seed of each variant.
+
+    Args:
+        source: folder of runs; a file has no pictures.
+        folder: where to.
+        unfinished: whether the report shows runs that were cut. They have no pictures yet, and
+            those that an earlier run left in the folder are deleted.
+    """
     if not source.is_dir() or source.resolve() == folder.resolve():
         return
+    for begun in source.rglob(BEGUN) if unfinished else ():
+        if not begun.with_name(RUN).exists():
+            for picture in (folder / begun.parent.relative_to(source)).glob("*.png"):
+                picture.unlink()
     pictures = [path for run in sorted(source.rglob(RUN)) for path in run.parent.glob("*.png")]
     for picture in pictures:
         target = folder / picture.relative_to(source)

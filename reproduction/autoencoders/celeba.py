@@ -43,6 +43,9 @@ from scorematching.models import VAE, WAE, ImplicitVAE
 
 PICTURES = 4  # another random stream
 
+PHOTOGRAPHS = "photographs"
+"""Folder of pictures that show images of the data set; reports do not copy them."""
+
 MARKS = (10_000, 40_000, 70_000, 100_000)
 """Iterations at which the paper reports distances."""
 
@@ -275,12 +278,19 @@ def _draw_sheets(model: Any, images: Tensor, job: Job) -> None:
     generator, x = job.generator(PICTURES), scale(images[:32])
     save_sheet(job.folder / SAMPLES, (model.sample(64, generator) + 1) / 2, columns=8)
     copies = model.decode(model.encode(x, generator))
-    save_pairs(job.folder / RECONSTRUCTIONS, (x + 1) / 2, (copies + 1) / 2, columns=8)
+    beside = job.folder / PHOTOGRAPHS / RECONSTRUCTIONS
+    beside.parent.mkdir(exist_ok=True)
+    save_pairs(beside, (x + 1) / 2, (copies + 1) / 2, columns=8)
 
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw the samples of all rows."""
-    return sample_figures(runs, folder, lambda run: f"after {run.metrics['iterations']} iterations")
+    return sample_figures(runs, folder, _place)
+
+
+def _place(run: Run) -> tuple[str, str]:
+    """All in one row, since runs may have ended after different numbers of iterations."""
+    return "", f"{run.config['method']}, {run.metrics['iterations']} iterations"
 
 
 def notes(runs: Sequence[Run]) -> list[str]:

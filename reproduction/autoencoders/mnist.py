@@ -250,11 +250,11 @@ def _draw_sheets(model: Any, test: Tensor, job: Job) -> None:
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw the samples of all rows, and errors on held-out images against iterations."""
-    return [*sample_figures(runs, folder, _column), _curves(runs, folder)]
+    return [*sample_figures(runs, folder, _place), _curves(runs, folder)]
 
 
-def _column(run: Run) -> str:
-    return f"latent dimension {run.config['latent_dim']}"
+def _place(run: Run) -> tuple[str, str]:
+    return run.variant.split("/")[-1], f"latent dimension {run.config['latent_dim']}"
 
 
 def _curves(runs: Sequence[Run], folder: Path) -> Path:

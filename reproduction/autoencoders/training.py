@@ -292,15 +292,17 @@ def reached(run: Run) -> str:
     return f"{done} of {usual} iterations" if done < usual and not run.smoke else ""
 
 
-def sample_figures(runs: Sequence[Run], folder: Path, column: Callable[[Run], str]) -> list[Path]:
+def sample_figures(
+    runs: Sequence[Run], folder: Path, place: Callable[[Run], tuple[str, str]]
+) -> list[Path]:
     """Figures of the runs' sample sheets, in the form of the paper's Appendix A.
 
-    One figure for each kind of model; its rows are methods. Of several seeds the first is shown.
+    One figure for each kind of model. Of several seeds the first is shown.
 
     Args:
         runs: finished runs.
         folder: where their folders are, and where figures go.
-        column: name of the column of a run.
+        place: names of the row and the column of a run.
     """
     written = []
     for kind in ("VAE", "WAE"):
@@ -308,7 +310,7 @@ def sample_figures(runs: Sequence[Run], folder: Path, column: Callable[[Run], st
         for run in runs:
             sheet = folder / run.variant.replace(" ", "-") / f"seed-{run.seed}" / SAMPLES
             if run.config["model"] == kind and sheet.exists():
-                cells.setdefault((run.variant.split("/")[-1], column(run)), sheet)
+                cells.setdefault(place(run), sheet)
         if cells:
             name = f"{runs[0].experiment}-{kind.lower()}-samples.png"
             written.append(combine(cells, folder / name, f"{kind} samples"))

@@ -104,6 +104,20 @@ def test_pictures_of_runs_are_taken_along(tmp_path: Path) -> None:
     assert (target / sheet).read_bytes() == b"picture"
 
 
+def test_a_cut_run_has_no_picture_of_an_earlier_one(tmp_path: Path) -> None:
+    source, target = tmp_path / "runs", tmp_path / "docs"
+    for name in ("SSM", "ELBO"):
+        for folder in (source, target):
+            (folder / f"VAE/{name}/seed-0").mkdir(parents=True)
+        (source / f"VAE/{name}/seed-0/begun.json").write_text("{}")
+        (target / f"VAE/{name}/seed-0/samples.png").write_bytes(b"earlier")
+    (source / "VAE/ELBO/seed-0/run.json").write_text("{}")
+    copy_pictures(source, target)
+    assert len(list(target.rglob("*.png"))) == 2  # the report shows finished runs alone
+    copy_pictures(source, target, unfinished=True)
+    assert [path.parent.parent.name for path in target.rglob("*.png")] == ["ELBO"]
+
+
 def test_pictures_of_one_seed_are_enough(tmp_path: Path) -> None:
     source, target = tmp_path / "runs", tmp_path / "docs"
     for seed in (0, 1):

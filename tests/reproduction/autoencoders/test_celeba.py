@@ -75,7 +75,7 @@ def test_a_rehearsal_measures_everything(rehearsal: Any) -> None:
         assert metrics["fid_images"] == 40 and metrics["kid_se"] > 0
         assert metrics["valid_reconstruction"] == metrics["stages"]["4"]["reconstruction"]
         place = out / "table-celeba-smoke" / each.variant / "seed-0"
-        for name in ("samples.png", "reconstructions.png"):
+        for name in ("samples.png", "photographs/reconstructions.png"):
             with Image.open(place / name) as picture:
                 assert picture.mode == "RGB" and picture.size == (8 * 18 + 2, 8 * 18 + 2)
     assert EXPERIMENT.plot is not None and EXPERIMENT.notes is not None
