@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from scorematching._triton import is_available, program
@@ -57,19 +58,52 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _by_rotations(matrices: Tensor) -> tuple[Tensor, Tensor]:
     n = matrices.shape[-1]
     K = matrices.detach().double().reshape(-1, n, n).contiguous()
-    blocks = 2 * -(-n // 8)  # an even number; the last is padded with rows of zeros
-    W, width = K.new_zeros(len(K), 4 * blocks, n), 1 << (n - 1).bit_length()
-    program(_factor)[(len(K),)](K, W, n, 4 * blocks, width, num_warps=8)
-    W, pairs = W.float(), min(16, 1 << (blocks // 2 - 1).bit_length())
-    # A warp for each pair of blocks, and registers for its rows.
-    options = {"num_warps": pairs, "maxnreg": 128}
-    program(_rotate, _turn)[(len(K),)](W, _SWEEPS, n, blocks, width, pairs, **options)
+    W = _orthogonal_rows(K)
     lengths, order = W.double().norm(dim=-1).sort(-1, descending=True)
     rows = W.double().gather(1, order[..., None].expand_as(W))[:, :n]
     U = (rows / lengths[:, :n, None].clamp(min=1e-30)).mT
     values = (U * (K @ U)).sum(1)  # squares of the lengths, with the rounding of the rows undone
     shape = matrices.shape
     return values.reshape(shape[:-1]).to(matrices), U.reshape(shape).to(matrices)
+
+
+@torch.library.custom_op(
+    "reproduction::orthogonal_rows",
+    mutates_args=(),
+    device_types="cuda",
+    schema="(Tensor K) -> Tensor",
+)
+def _orthogonal_rows(K: Tensor) -> Tensor:
+    """Orthogonal rows W with ``K = W' W`` in single precision, ``(B, n, n) -> (B, at least n, n)``.
+
+    Rows beyond n are zero. This is an operator of its own, so that steps with it can be compiled.
+    """
+    n, blocks = K.shape[-1], _blocks(K)
+    W, width = K.new_zeros(len(K), 4 * blocks, n), 1 << (n - 1).bit_length()
+    program(_factor)[(len(K),)](K, W, n, 4 * blocks, width, num_warps=8)
+    W, pairs = W.float(), min(16, 1 << (blocks // 2 - 1).bit_length())
+    # A warp for each pair of blocks, and registers for its rows.
+    options = {"num_warps": pairs, "maxnreg": 128}
+    program(_rotate, _turn)[(len(K),)](W, _SWEEPS, n, blocks, width, pairs, **options)
+    return W
+
+
+@_orthogonal_rows.register_fake
+def _(K: Tensor) -> Tensor:
+    return K.new_empty(len(K), 4 * _blocks(K), K.shape[-1], dtype=torch.float32)
+
+
+@_orthogonal_rows.register_kernel("cpu")
+def _by_eigenvectors(K: Tensor) -> Tensor:
+    """The same on a CPU, where only tests use it."""
+    values, vectors = torch.linalg.eigh(K)
+    rows = values.clamp(min=0).sqrt()[..., None] * vectors.mT
+    return torch.nn.functional.pad(rows, (0, 0, 0, 4 * _blocks(K) - K.shape[-1])).float()
+
+
+def _blocks(K: Tensor) -> int:
+    """Number of blocks of four rows: an even one; the last is padded with rows of zeros."""
+    return 2 * -(-K.shape[-1] // 8)
 
 
 def _factor(  # type: ignore[no-untyped-def]

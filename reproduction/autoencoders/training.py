@@ -30,6 +30,7 @@ from scorematching.objectives import ScoreMatching, SlicedScoreMatchingVR
 from scorematching.projections import Gaussian
 from scorematching.training import (
     Callback,
+    DrawnLoss,
     ModelLoss,
     TrainConfig,
     TrainState,
@@ -92,7 +93,8 @@ def loss_for(config: Settings) -> Loss:
         return score_first(ScoreMatching())
     if config.method == "ELBO":
         return ModelLoss()
-    return _kernel_loss(config, stein if config.method == "Stein" else spectral)
+    estimator = stein if config.method == "Stein" else spectral
+    return KernelLoss(partial(estimator, config), config.num_samples)
 
 
 def needs_network(config: Settings) -> bool:
@@ -100,16 +102,28 @@ def needs_network(config: Settings) -> bool:
     return config.method.startswith("SSM")
 
 
-def _kernel_loss(config: Settings, estimator: Callable[[Settings, Tensor], Tensor]) -> Loss:
-    score = partial(estimator, config)
+@dataclass(frozen=True)
+class KernelLoss(DrawnLoss):
+    """The loss of a model whose scores a kernel estimator gives.
 
-    def loss(model: Any, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if isinstance(model, WAE):  # the batch itself is the sample
-            return model.loss(batch, score, generator)
-        losses: Tensor = model.loss(batch, score, config.num_samples, generator)
+    Args:
+        score: the estimate at samples, ``(*B, M, D) -> (*B, M, D)``.
+        num_samples: M of a VAE, latents of a point. For a WAE the batch itself is the sample.
+    """
+
+    score: Callable[[Tensor], Tensor]
+    num_samples: int
+
+    def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
+        """The noise of the encoder."""
+        many = () if isinstance(model, WAE) else (self.num_samples,)
+        return model.draw_noise(batch, generator, *many)
+
+    def loss(self, model: Any, batch: Any, noise: Any) -> Tensor:
+        """The loss of every point, ``(N,)``, for this noise."""
+        many = () if isinstance(model, WAE) else (self.num_samples,)
+        losses: Tensor = model.loss(batch, self.score, *many, noise=noise)
         return losses
-
-    return loss
 
 
 def stein(config: Settings, z: Tensor) -> Tensor:

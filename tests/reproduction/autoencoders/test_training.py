@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,28 @@ def test_kernels_see_many_latents_of_a_point_or_one_of_many_points(method: str) 
         wae = make_wae(2, 5, (6,), False, generator=seeded(2))
         loss_for(replace(TINY, method=method, model="WAE"))(wae, bits(8), generator=seeded())
     assert shapes == [(8, 5, 2), (1, 8, 2)]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize(("kind", "method"), [("VAE", "Stein"), ("WAE", "Spectral")])
+def test_losses_of_kernels_are_compiled(kind: str, method: str) -> None:
+    """Their noise is drawn first, and compiled steps have the losses of eager ones."""
+    losses: dict[str, list[float]] = {}
+    for executor in ("eager", "compiled"):
+        wae = make_wae(2, 5, (6,), False, generator=seeded(2))
+        config = replace(TINY, method=method, model=kind)
+        result = train(
+            implicit(False) if kind == "VAE" else wae,
+            loss_for(config),
+            bits(),
+            TrainConfig(steps=3, batch_size=8, lr=1e-3, log_every=1),
+            executor=executor,
+            generator=seeded(),
+        )
+        assert result.executor == executor
+        losses[executor] = [record.loss for record in result.history]
+    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-4)
 
 
 def test_two_rates_are_two_optimisers() -> None:
