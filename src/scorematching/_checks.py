@@ -42,6 +42,8 @@ def check_coordinates(x: Any, dim: int, weight: Tensor) -> None:
 
 def check_batch(x: Any, name: str = "x") -> None:
     """Require floating-point points ``(N, *event)`` with N >= 1, whatever their values."""
+    if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1 and x.numel():
+        return  # the usual case, at every step
     advice = f"convert it with torch.as_tensor({name}, dtype=torch.float32)"
     check_type(x, Tensor, f"{name} must be a torch.Tensor", advice)
     if not x.is_floating_point():
@@ -148,6 +150,8 @@ def check_count(value: Any, name: str, advice: str) -> None:
 
 def check_log_density(y: Any, x: Tensor, feature_axes: int | None) -> None:
     """Require a model's output ``(N, *F)`` for points ``x: (N, *event)``."""
+    if isinstance(y, Tensor) and y.ndim == 1 and y.shape[0] == x.shape[0] and not feature_axes:
+        return  # the usual case, at every step
     wanted = f"one log-density per point, shape ({x.shape[0]},)"
     check_type(y, Tensor, f"the model must return {wanted}", "return a tensor")
     if y.ndim == 0 or y.shape[0] != x.shape[0]:

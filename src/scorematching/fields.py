@@ -30,7 +30,6 @@ from scorematching._checks import (
     check_log_density,
     check_points,
     check_positive,
-    check_type,
     check_vector,
 )
 from scorematching._directions import for_reading
@@ -59,8 +58,11 @@ class Field(ABC):
     """
 
     def __init__(self, model: Any, kind: str, check: Any, check_smoothness: bool, route: str):
-        wanted = "the model must be callable, x -> tensor"
-        check_type(model, Callable, wanted, "pass an nn.Module or a function")
+        if not callable(model):
+            raise TypeError(
+                f"the model must be callable, x -> tensor, got {type(model).__name__}; "
+                "pass an nn.Module or a function"
+            )
         check_choice(route, "route", ("auto", "traced", "reverse"), '"auto" suits all')
         self.model = Model(model, check, kind, check_smoothness, route)
 

@@ -85,15 +85,17 @@ class Model:
             ValueError: if the module was built with ``static_graph=True``, whose hooks count
                 gradient passes and give wrong gradients for derivatives of derivatives.
         """
-        if not isinstance(self.call, DistributedDataParallel):
+        call: Any = self.call
+        # At every step, where isinstance with this class, an abstract one, takes longer.
+        if DistributedDataParallel not in type(call).__mro__:
             return value
-        if self.call.static_graph:
+        if call.static_graph:
             raise ValueError(
                 "a DistributedDataParallel model must not have static_graph=True here, which gives "
                 "wrong gradients for derivatives of derivatives; wrap training.LossModule(model, "
                 "objective) in DistributedDataParallel instead"
             )
-        return value + 0.0 * sum(p.sum() for p in self.call.parameters() if p.requires_grad)
+        return value + 0.0 * sum(p.sum() for p in call.parameters() if p.requires_grad)
 
     def evaluate(self, x: Tensor) -> Tensor:
         """The output at points, untraced."""
