@@ -11,8 +11,7 @@ from torch import Tensor
 
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
-from scorematching.derivatives.model import Model
-from scorematching.derivatives.question import Question, Way
+from scorematching.derivatives.model import Model, Question, Way
 
 SLOWER, CLEARLY = 2.0, 4.0
 """Time of a trace, relative to double backward, that is too long, and that noise does not explain.
