@@ -12,12 +12,12 @@ import torch
 from scorematching.distributions import Gaussian, GaussianMixture
 from scorematching.estimators.density.calibration import calibrate
 from scorematching.estimators.density.normaliser import bracket, normalise
-from scorematching.estimators.density.sampling import sample_tilted
 from scorematching.estimators.density.scaling import robust_standardise, robust_whiten
 from scorematching.estimators.density.selection import Candidate, attempt, make_folds, walk
 from scorematching.estimators.density.stacking import Stack, stacking_weights
 from scorematching.estimators.density.table import inspect
 from scorematching.estimators.density.tilt import KernelTilt, NetworkTilt, _along
+from scorematching.estimators.density.tilted import sample_tilted
 from scorematching.models import DKEF
 from scorematching.objectives import ScoreMatching
 from tests import oracles

@@ -72,12 +72,13 @@ def normalise(
     found = LogZEstimate.of(tilt_at_samples(tilt, base, num, generator))
     if found.effective_sample_size >= _MIN_EFFECTIVE:
         return _result(found, "importance sampling")
-
-    def log_density(x: Tensor) -> Tensor:
-        return base(x) + tilt(x)
-
     annealed = ais_log_z(
-        log_density, base, _CHAINS, _STEPS, num_leapfrog=_LEAPFROG, generator=generator
+        lambda x: base(x) + tilt(x),
+        base,
+        _CHAINS,
+        _STEPS,
+        num_leapfrog=_LEAPFROG,
+        generator=generator,
     )
     failure = None
     if annealed.effective_sample_size < _MIN_CHAINS:
@@ -128,13 +129,9 @@ def bracket(
         True
     """
     starts, pilots = base.sample(len(samples), generator), base.sample(_PILOTS, generator)
-
-    def log_density(x: Tensor) -> Tensor:
-        return base(x) + tilt(x)
-
     found = bidirectional(
         base,
-        log_density,
+        lambda x: base(x) + tilt(x),
         starts,
         samples,
         pilots,

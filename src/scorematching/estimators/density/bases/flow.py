@@ -28,11 +28,7 @@ _CHUNK = 4096
 
 
 class FlowModule(nn.Module):
-    """The log-density of a flow, ``(N, D) -> (N,)``.
-
-    Args:
-        transform: zuko's lazy transformation of points to normal noise.
-    """
+    """The log-density of a flow, of zuko's lazy transformation of points to normal noise."""
 
     normalised = True
 
@@ -47,12 +43,7 @@ class FlowModule(nn.Module):
 
 
 class PresetFlow(FlowModule):
-    """A flow with the layers that `fit_flow` trains, close to the normal at first.
-
-    Args:
-        kind: "maf" or "nsf".
-        dim: D.
-    """
+    """A flow of a kind ("maf", "nsf") that `fit_flow` trains, close to the normal at first."""
 
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__(_transform(kind, dim))
@@ -60,12 +51,7 @@ class PresetFlow(FlowModule):
 
 
 class Flow(Distribution):
-    """A trained flow as a distribution.
-
-    Args:
-        module: in double precision.
-        dim: D.
-    """
+    """A trained flow, in double precision, as a distribution."""
 
     def __init__(self, module: FlowModule, dim: int) -> None:
         super().__init__(dim, like=next(module.parameters()).detach())
