@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_points
+from scorematching._tables import Table
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.ops.registry import kink_of
 from scorematching.derivatives.trust import require_smooth
-from scorematching.diagnostics.table import Table
 from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
 from scorematching.fields import as_field
 from scorematching.objectives import Objective

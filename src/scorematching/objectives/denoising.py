@@ -225,16 +225,14 @@ def _parzen_likelihood(squared: Tensor, d: int, log_sigma: float) -> float:
     return float(window.mean()) - d * log_sigma
 
 
-def _maximise(
-    f: Callable[[float], float], low: float, high: float, tolerance: float, scan: int = 33
-) -> float:
+def _maximise(f: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """The maximum of a function of one variable on an interval.
 
     A scan over the interval finds a bracket of the global maximum; golden section then shrinks it
     to the tolerance.
     """
-    width = (high - low) / (scan - 1)
-    best = max((low + i * width for i in range(scan)), key=f)
+    width = (high - low) / 32
+    best = max((low + i * width for i in range(33)), key=f)
     low, high = best - width, best + width
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)

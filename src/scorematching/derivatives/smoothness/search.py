@@ -317,8 +317,8 @@ def subdivide(
     """
     nodes, weights = quadrature()
     signatures = _signatures(nodes, weights)
-    error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
+    error, ratio = _defects(levels, weights, ones, scale, accuracy)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
     worst, sharp, most, narrow = 0.0, False, len(lines) // 2, intervals[ratio < 0]
     while True:
@@ -329,10 +329,8 @@ def subdivide(
         if not len(keep) or intervals.width.max() < accuracy.width:
             return intervals, narrow, worst, sharp
         gap = torch.einsum("jki,kl->jil", signatures, error[:, keep]).square().sum(1).argmax(0)
-        low, width = (
-            intervals.low + nodes[gap] * intervals.width,
-            nodes.diff()[gap] * intervals.width,
-        )
+        low = intervals.low + nodes[gap] * intervals.width
+        width = nodes.diff()[gap] * intervals.width
         crossed = (width < NARROW) & (intervals.width >= NARROW)
         intervals = replace(intervals, low=low, width=width)
         narrow = narrow.and_also(intervals[crossed])
@@ -372,8 +370,7 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
     while len(line) and width.max() > accuracy.mask_width:
         masks = lines[line].masks(low + inside * width)
         if [m.shape[2] for m in masks] != [m.shape[1] for m in flips.start]:
-            none = line[:0]
-            return Intervals(line[none], low[none], width[none], low[none], low[none])
+            return Intervals(line, low, width, low, low)[line[:0]]
         width = width / parts
         low = low + width * _unchanged(masks, flips).cumprod(0).sum(0)
     return Intervals(line, low, width, flips.count.double().sqrt(), torch.zeros_like(low))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_flag, is_number
+from scorematching._checks import check_flag, check_share
 from scorematching.fields import Field
 from scorematching.kernels import KernelScore
 
@@ -135,11 +135,8 @@ class Split:
     def __post_init__(self) -> None:
         """Check the arguments."""
         _check_function(self.fit, "fit", "x -> model")
-        if not is_number(self.test_fraction) or not 0 < self.test_fraction < 1:
-            raise ValueError(
-                f"test_fraction must lie between 0 and 1, got {self.test_fraction!r}; small values "
-                "keep the false-positive rate near its level"
-            )
+        advice = "small values keep the false-positive rate near its level"
+        check_share(self.test_fraction, "test_fraction", advice)
 
 
 def _fit_clone(estimator: Any, x: Tensor) -> Any:

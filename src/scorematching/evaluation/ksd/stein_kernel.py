@@ -85,7 +85,8 @@ class SteinKernel:
 
     def matrix(self) -> Tensor:
         """All of it, ``(N, N)``."""
-        return joined(self._chunks(), lambda rows: self.block(rows, slice(None)), [self._indices()])
+        rows = torch.arange(len(self))
+        return joined(self._chunks(), lambda part: self.block(part, slice(None)), [rows])
 
     def diagonal(self) -> Tensor:
         """``u(x_i, x_i) = |s_i|^2 phi(0) - 2 D phi'(0) / h^2``, ``(N,)``."""
@@ -108,7 +109,7 @@ class SteinKernel:
             block[:, stop - start :] *= 2
             return torch.cat([_forms(block, part[:, start:]) for part in weights.split(size)])
 
-        return sum_of_chunks(self._chunks(), forms, self._indices())
+        return sum_of_chunks(self._chunks(), forms, torch.arange(len(self)))
 
     def statistics(self, weights: Tensor | None = None) -> Tensor:
         """``sum_{i != j} w_i w_j u_ij / (N (N - 1))`` for signs w, ``(B, N) -> (B,)``.
@@ -122,9 +123,6 @@ class SteinKernel:
     def _chunks(self) -> Chunks:
         """Rows of the matrix, some at a time."""
         return Chunks(max(1, _MAX_ENTRIES // len(self)), self.budget)
-
-    def _indices(self) -> Tensor:
-        return torch.arange(len(self))
 
 
 def _forms(block: Tensor, weights: Tensor) -> Tensor:
