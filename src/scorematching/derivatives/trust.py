@@ -157,7 +157,7 @@ def _verify(
 ) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
     points = _few(model, x, findings)
-    v = _signs(points)
+    v = verification.fixed_signs(points, seed=1)[None]
     trained = training and findings.uses[question.name] <= 2
     model = _one_output(model, points, findings)
 
@@ -336,15 +336,8 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
     return True
 
 
-def _signs(x: Tensor) -> Tensor:
-    """One direction of signs per point, the same at every check."""
-    generator = torch.Generator().manual_seed(1)
-    signs = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
-    return signs.to(x)[None]
-
-
 def _suspects(findings: Findings) -> str:
     """The operations of the last trace without a closed rule, or else all of them."""
-    met = [key for key, count in findings.operations.items() if count > 0]
-    unsure = [name for name, kind in met if kind in ("nested jvp", "decomposed", "no rule")]
-    return ", ".join(dict.fromkeys(unsure or [name for name, _ in met]))
+    unsure = ("nested jvp", "decomposed", "no rule")
+    names = [name for name, kind in findings.met if kind in unsure]
+    return ", ".join(dict.fromkeys(names or [name for name, _ in findings.met]))

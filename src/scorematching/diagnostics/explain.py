@@ -62,7 +62,6 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
         tuple(
             (name, str(count), ROUTES.get(kind, kind), _smoothness(name))
             for (name, kind), count in findings.operations.items()
-            if count > 0
         ),
         _conclusion(findings, field.model.route, refusal),
     )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_flag, check_noise, check_points, check_positive
+from scorematching._checks import check_flag, check_points, check_positive, check_shape
 from scorematching._shapes import dimension, event_axes, flatten_event, inner
 from scorematching.fields import Field
 from scorematching.objectives.base import Objective
@@ -134,7 +134,8 @@ class DenoisingScoreMatching(Objective):
         return self._terms(field, x, noise, sigma)
 
     def _terms(self, field: Field, x: Tensor, noise: Tensor, sigma: float | Tensor) -> Terms:
-        check_noise(noise, x)
+        wanted = "noise must have the shape of x, {}"
+        check_shape(noise, x.shape, wanted, "draw it with objective.draw(x)")
         axes = event_axes(x)
         score = field.score(x + sigma * noise)
         difference = score - field.score(x) if self.control_variate else score

@@ -305,11 +305,8 @@ def subdivide(
 ) -> tuple[Intervals, Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
-    Args:
-        lines: the lines, L of them.
-        levels: values and derivatives at their nodes.
-        scale: variation of g that a defect is relative to, ``(L,)``.
-        accuracy: the thresholds.
+    ``levels`` are those at the nodes of the L lines, ``scale: (L,)`` the variation of g that a
+    defect is relative to.
 
     Returns:
         The intervals, those that were not resolved at a width of `NARROW`, the largest relative

@@ -51,16 +51,9 @@ def normalise(
     num: int,
     generator: torch.Generator,
 ) -> Normaliser:
-    """Estimate log Z by importance sampling from the base, or by annealing where that is thin.
+    """Estimate log Z by ``num`` samples of the base, or by annealing where their weights are thin.
 
-    Args:
-        tilt: t, ``(N, D) -> (N,)``.
-        base: q0.
-        num: samples of the base.
-        generator: source of randomness.
-
-    Returns:
-        The estimate, whose `failure` is set where both methods fail.
+    The `failure` of the estimate is set where both methods fail.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -112,14 +105,8 @@ def bracket(
 ) -> tuple[float, float]:
     """Log Z from below and from above, by annealing in both directions.
 
-    Args:
-        tilt: t, ``(N, D) -> (N,)``.
-        base: q0.
-        samples: points of the tilted density, ``(C, D)``, where the reverse chains start.
-        generator: source of randomness.
-
-    Returns:
-        A value that is too low on average, and one that is too high.
+    The first value is too low on average, the second too high. Reverse chains start at the samples
+    ``(C, D)``, which are points of the tilted density.
 
     Example:
         >>> from scorematching.distributions import Gaussian

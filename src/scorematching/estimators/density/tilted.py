@@ -62,13 +62,8 @@ def sample_tilted(
     """Points of ``q0 exp(t) / Z``, by rejection: a sample of the base stays with ``exp(t - max)``.
 
     The largest tilt is that of a pool of samples of the base and all drawn so far. Where fewer than
-    one in a few hundred stays, the rest is drawn from the samples in proportion to ``exp(t)``.
-
-    Args:
-        tilt: t, ``(N, D) -> (N,)``, bounded.
-        base: q0.
-        n: number of points.
-        generator: source of randomness; None is torch's default generator.
+    one in a few hundred stays, the rest is drawn from the samples in proportion to ``exp(t)``. The
+    tilt ``(N, D) -> (N,)`` must be bounded.
 
     Example:
         >>> from scorematching.distributions import Gaussian

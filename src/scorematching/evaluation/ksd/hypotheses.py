@@ -104,11 +104,16 @@ class Fitted:
         for name in ("fit", "sample", "grad_log_density"):
             _check_function(getattr(estimator, name, None), name, "as in DensityEstimator")
 
+        def fit(x: Tensor) -> Any:
+            from sklearn.base import clone
+
+            return clone(estimator).fit(x.cpu().numpy())
+
         def draw(model: Any, n: int, generator: torch.Generator | None) -> Tensor:
             seed = int(torch.randint(2**31 - 1, (), generator=generator))
             return torch.as_tensor(model.sample(n, random_state=seed))
 
-        return cls(lambda x: _fit_clone(estimator, x), draw)
+        return cls(fit, draw)
 
 
 @dataclass(frozen=True)
@@ -137,12 +142,6 @@ class Split:
         _check_function(self.fit, "fit", "x -> model")
         advice = "small values keep the false-positive rate near its level"
         check_share(self.test_fraction, "test_fraction", advice)
-
-
-def _fit_clone(estimator: Any, x: Tensor) -> Any:
-    from sklearn.base import clone
-
-    return clone(estimator).fit(x.cpu().numpy())
 
 
 def _owner(model: Any) -> Any:

@@ -57,14 +57,9 @@ class SteinKernel:
         bandwidth: float | None = None,
         budget: Budget | None = None,
     ) -> SteinKernel:
-        """The Stein kernel of a model at points ``(N, *event)``.
+        """The Stein kernel at points ``(N, *event)`` of a model that `scores_at` accepts.
 
-        Args:
-            model: whatever `scores_at` accepts.
-            x: points ``(N, *event)``.
-            kernel: "imq" or "rbf".
-            bandwidth: h; None is the median distance between the points.
-            budget: of memory.
+        The bandwidth None is the median distance between the points.
         """
         s = scores_at(model, x, budget).double()
         points = x.detach().flatten(1).double()

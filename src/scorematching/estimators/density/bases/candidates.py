@@ -51,11 +51,7 @@ def whitened(fit: Fit) -> Fit:
 
 
 def families(base: Any, n: int) -> list[Family]:
-    """The candidates of a base by name, or of several.
-
-    Args:
-        base: "auto", a name of `NAMES`, or a list of names.
-        n: number of points.
+    """The candidates of a base for n points: "auto", a name of `NAMES`, or a list of names.
 
     Raises:
         ValueError: if a name is unknown.

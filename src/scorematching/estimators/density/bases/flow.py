@@ -105,7 +105,8 @@ def fit_flow(
     """
     with seeded(generator):
         module = PresetFlow(kind, x.shape[1]).to(x.device)
-    batch = min(_batch_size(len(x)), len(x))
+    # More points per step where there are more, so that steps are used well.
+    batch = min(len(x), 128 if len(x) < 1000 else 256 if len(x) < 10_000 else 512)
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
@@ -125,11 +126,6 @@ def fit_flow(
         generator=generator,
     )
     return Flow(module.to(x.dtype), x.shape[1])
-
-
-def _batch_size(n: int) -> int:
-    """Points per step: more where there are more, so that steps are used well."""
-    return 128 if n < 1000 else 256 if n < 10_000 else 512
 
 
 def _transform(kind: str, dim: int) -> Any:
