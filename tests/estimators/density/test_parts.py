@@ -34,7 +34,7 @@ def test_copies_of_a_row_are_in_the_same_fold(generator):
         train, held = folds.split(fold)
         both = torch.cat([train.unique(dim=0), held.unique(dim=0)])
         assert len(train) + len(held) == 100 and len(both.unique(dim=0)) == 20
-    assert len(folds.points) == 100
+    assert sum(len(held) for held in folds.held) == 100
 
 
 @pytest.mark.parametrize(("n", "count"), [(4, 4), (100, 5), (4000, 3), (20_000, 1)])
