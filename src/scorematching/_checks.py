@@ -199,13 +199,6 @@ def check_flag(value: Any, name: str, advice: str) -> None:
         raise TypeError(f"{name} must be True or False, got {value!r}; {advice}")
 
 
-def check_noise(noise: Any, x: Tensor) -> None:
-    """Require noise of the shape of the points."""
-    check_shape(
-        noise, x.shape, "noise must have the shape of x, {}", "draw it with objective.draw(x)"
-    )
-
-
 def check_type(value: Any, kinds: Any, wanted: str, advice: str) -> None:
     """Require an object of a class, or of one of several; ``wanted`` begins the message."""
     if not isinstance(value, kinds):

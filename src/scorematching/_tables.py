@@ -2,6 +2,27 @@
 
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings, above a conclusion; prints as text.
+
+    Example:
+        >>> print(Table(("layer", "error"), (("Linear", "1e-9"),), "all right"))
+        layer   error
+        Linear  1e-9
+        <BLANKLINE>
+        all right
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    conclusion: str
+
+    def __str__(self) -> str:
+        return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"
 
 
 def text_table(

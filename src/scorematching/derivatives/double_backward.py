@@ -58,12 +58,7 @@ def gradient(y: Tensor, x: Tensor) -> Tensor:
 def curvature(s: Tensor, x: Tensor, v: Tensor, create_graph: bool, may_be_constant: bool) -> Tensor:
     """Mean over directions of ``v' (ds/dx) v``, for ``s: (N, *F, *event)``: ``(N, *F)``.
 
-    Args:
-        s: scores at ``x``, with their graph.
-        x: points ``(N, *event)`` that recorded it.
-        v: directions ``(M, N, *event)``.
-        create_graph: whether the result will be differentiated again.
-        may_be_constant: whether a score that ignores x has zero curvature or is a mistake.
+    ``may_be_constant`` says whether a score that ignores x has zero curvature or is a mistake.
     """
     if s.ndim > x.ndim:
         columns = [curvature(c, x, v, create_graph, may_be_constant) for c in s.unbind(1)]

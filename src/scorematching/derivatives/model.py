@@ -1,4 +1,4 @@
-"""A model, how it is called, traced and evaluated, and what is known about it."""
+"""A model, how it is called, traced and evaluated, and questions about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import memory
+from scorematching.derivatives import double_backward, memory
 from scorematching.derivatives.engine.pairing import run
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import NeedsBuffers, Traced
@@ -21,6 +21,10 @@ from scorematching.derivatives.ops.compositions import twice_differentiable
 from scorematching.derivatives.ops.indexing import TracedFactories
 
 Check = Callable[[Any, Tensor], None]
+
+Pair = tuple[Tensor, Tensor]
+Way = Callable[..., Pair]
+"""``(model, x, *arguments) -> (score, curvature or divergence)``."""
 
 
 class RandomModelError(ValueError):
@@ -104,10 +108,11 @@ class Model:
         self.check(y, x)
         return y
 
-    def evaluate_to_differentiate(self, x: Tensor) -> Tensor:
-        """The output at points, untraced, with a graph that can be differentiated twice more."""
+    def score(self, x: Tensor) -> Tensor:
+        """The score, untraced, with a graph that can be differentiated twice more."""
         with twice_differentiable():
-            return self.evaluate(x)
+            y = self.evaluate(x)
+        return double_backward.gradient(y, x) if self.is_log_density else y
 
     def evaluate_to_compare(self, x: Tensor) -> Tensor:
         """The output at points, to be compared with that at moved points.
@@ -126,6 +131,25 @@ class Model:
                 "model.eval(), or use SlicedScoreMatchingVR, which evaluates the model once"
             )
         return y
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a model, with two ways to answer it.
+
+    Attributes:
+        name: "curvature" or "divergence".
+        traced: by the engine.
+        reverse: by double backward.
+        probe: the engine's curvature along directions, ``(model, x, v)``, to be checked.
+        probe_reverse: that by double backward.
+    """
+
+    name: str
+    traced: Way
+    reverse: Way
+    probe: Way | None = None
+    probe_reverse: Way | None = None
 
 
 def eager() -> AbstractContextManager[Any]:

@@ -41,7 +41,7 @@ def describe(error: Exception) -> str:
     place, frame = "", error.__traceback__
     while frame is not None:
         name = frame.tb_frame.f_globals.get("__name__", "")
-        if name and name.split(".")[0] not in ("torch", "scorematching", "contextlib"):
+        if name and name.split(".")[0] not in PACKAGES:
             place = f"{frame.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.tb_lineno}"
         frame = frame.tb_next
     kind = "" if isinstance(error, Untraceable) else f"{type(error).__name__}: "

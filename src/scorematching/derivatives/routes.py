@@ -21,19 +21,16 @@ from scorematching.derivatives.engine.jet import Jet, second_derivative
 from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tangents
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
-from scorematching.derivatives.model import Model
-from scorematching.derivatives.question import Question
+from scorematching.derivatives.model import Model, Pair, Question
 from scorematching.derivatives.smoothness import require_trainable
 from scorematching.derivatives.trust import answer, require_smooth
-
-Pair = tuple[Tensor, Tensor]
 
 # ----------------------------------------------------- scores of log-densities and vector fields
 
 
 def score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density, or a vector field itself; refused where it jumps."""
-    s = _differentiable_score(model, x) if model.is_log_density else model.evaluate(x)
+    s = model.score(x) if model.is_log_density else model.evaluate(x)
     if training:
         require_smooth(model, x, order=0, what="score", differentiates=model.is_log_density)
         measured = model.findings.smoothness
@@ -79,14 +76,8 @@ def _by_tangents(model: Model, x: Tensor, v: Tensor) -> Pair:
 
 
 def _by_double_backward(model: Model, x: Tensor, v: Tensor, training: bool = True) -> Pair:
-    s = _differentiable_score(model, x)
+    s = model.score(x)
     return s, double_backward.curvature(s, x, v, training, model.is_log_density)
-
-
-def _differentiable_score(model: Model, x: Tensor) -> Tensor:
-    """The score, with a graph that can be differentiated twice more."""
-    y = model.evaluate_to_differentiate(x)
-    return double_backward.gradient(y, x) if model.is_log_density else y
 
 
 def score_and_divergence(model: Model, x: Tensor, training: bool, max_memory: int | None) -> Pair:
@@ -107,7 +98,7 @@ def score_and_divergence(model: Model, x: Tensor, training: bool, max_memory: in
         return projected.movedim(0, -1).reshape(*y.p.shape, *x.shape[1:]), trace
 
     def reverse(model: Model, x: Tensor) -> Pair:
-        s = _differentiable_score(model, x)
+        s = model.score(x)
         return s, double_backward.divergence(s, x, training, model.is_log_density)
 
     chunk, probe = divergence.vector_chunk, _by_tangents

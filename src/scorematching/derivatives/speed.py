@@ -11,8 +11,7 @@ from torch import Tensor
 
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
-from scorematching.derivatives.model import Model
-from scorematching.derivatives.question import Question, Way
+from scorematching.derivatives.model import Model, Question, Way
 
 SLOWER, CLEARLY = 2.0, 4.0
 """Time of a trace, relative to double backward, that is too long, and that noise does not explain.
@@ -55,19 +54,20 @@ def _ratio(model: Model, question: Question, x: Tensor, arguments: Any, repeats:
 def _seconds(model: Model, way: Way, x: Tensor, arguments: Any) -> float:
     """The time of an answer and of its gradient, in the parameters where it has any."""
     with verification.undone(model.call, x):
-        start = _now(x)
+        start = now(x)
         score, second = way(model, x, *arguments)
         value = second.sum() + score.square().sum()
-        found = _now(x)
+        found = now(x)
         if not value.requires_grad:
             return found - start
         sources = verification.leaves(value, x, since=0) or [x]
-        begin = _now(x)
+        begin = now(x)
         torch.autograd.grad(value, sources, allow_unused=True)
-        return found - start + _now(x) - begin
+        return found - start + now(x) - begin
 
 
-def _now(x: Tensor) -> float:
+def now(x: Tensor) -> float:
+    """The time after all work on the device of x, in seconds."""
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return time.perf_counter()

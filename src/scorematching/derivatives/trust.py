@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import double_backward, smoothness, speed, verification
+from scorematching.derivatives import smoothness, speed, verification
 from scorematching.derivatives.memory import Findings
-from scorematching.derivatives.model import Model, RandomModelError
+from scorematching.derivatives.model import Model, Pair, Question, RandomModelError, Way
 from scorematching.derivatives.notices import describe, other_values, warn
 from scorematching.derivatives.ops.registry import has_kink
-from scorematching.derivatives.question import Pair, Question, Way
 from scorematching.errors import SmoothnessError, WrongDerivativeError
 
 
@@ -158,7 +157,7 @@ def _verify(
 ) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
     points = _few(model, x, findings)
-    v = _signs(points)
+    v = verification.fixed_signs(points, seed=1)[None]
     trained = training and findings.uses[question.name] <= 2
     model = _one_output(model, points, findings)
 
@@ -169,10 +168,8 @@ def _verify(
 
         return ask
 
-    traced, reverse = (
-        by(question.probe or question.traced),
-        by(question.probe_reverse or question.reverse),
-    )
+    traced = by(question.probe or question.traced)
+    reverse = by(question.probe_reverse or question.reverse)
     if findings.routes.get(question.name, "traced") == "traced":
         try:
             found = _detached(traced(points, v))
@@ -181,12 +178,20 @@ def _verify(
             _note_obstacle(findings, question, error)
         else:
             _require_finite(model, found[0], points)
-            if _agrees(model, traced, found, reverse, points, v, trained):
+            if _agrees(model, traced, found, _try(reverse, points, v), points, v, trained):
                 return
             names = _suspects(model.findings) or "one of its operations"
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
-    if not _is_right(model, reverse, points, v, trained):
-        raise _wrong(model)
+    found = _detached(reverse(points, v))
+    _require_finite(model, found[0], points)
+    if not _agrees(model, reverse, found, None, points, v, trained):
+        raise WrongDerivativeError(
+            f"the derivatives of this {model.kind} disagree with finite differences by every "
+            "route: part of it cannot be differentiated twice (a custom autograd function whose "
+            "backward pass is not differentiable, such as odeint_adjoint, or a value cut from the "
+            "graph); use operations that torch differentiates twice (odeint instead of "
+            "odeint_adjoint), or FiniteDifferenceSSM, which needs no second derivative"
+        )
 
 
 def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
@@ -215,7 +220,7 @@ def _is_confirmed(
 def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:
     """A model with features as a random combination of them, which is cheaper to check."""
     if findings.outputs is None:
-        findings.outputs = _value(model, x).shape[1:].numel() if _is_density(model) else 1
+        findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
     if findings.outputs == 1:
         return model
     weights = torch.randn(findings.outputs, generator=torch.Generator().manual_seed(3)).to(x)
@@ -226,73 +231,33 @@ def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:
     return replace(model, call=combined, check=lambda y, x: None)
 
 
-def _is_density(model: Model) -> bool:
-    return model.kind == "log-density"
-
-
 def _agrees(
     model: Model,
-    traced: Callable[[Tensor, Tensor], Pair],
+    ask: Callable[[Tensor, Tensor], Pair],
     found: Pair,
-    reverse: Callable[[Tensor, Tensor], Pair],
+    other: Any,
     x: Tensor,
     v: Tensor,
     trained: bool,
 ) -> bool:
-    """Whether a traced answer agrees with double backward, or else with finite differences."""
-    other = _try(reverse, x, v)
+    """Whether an answer agrees with that of another route, or else with finite differences.
+
+    ``other`` is empty where the other route failed, and None where there is none.
+    """
 
     def agrees(slack: verification.Slack) -> bool:
         same = bool(other) and verification.compare(found, other, x, v, slack).agree
-        if not model.check_smoothness:
-            return same and _agrees_between_kinks(model, found[1], x, v)
-        return same or verification.agrees_with_differences(_score(model), found, x, v, slack)
+        if model.check_smoothness:
+            return same or verification.agrees_with_differences(_score(model), found, x, v, slack)
+        if not same and other is not None:
+            return False
+        return verification.agrees_between_kinks(model.call, model.is_log_density, found[1], x, v)
 
-    if not _with_or_without_rounding(agrees, traced, found, x, v):
-        return False
-    return not (trained and model.check_smoothness) or _right_gradient(traced, x, v)
-
-
-def _with_or_without_rounding(
-    agrees: Callable[[verification.Slack], bool],
-    ask: Callable[[Tensor, Tensor], Pair],
-    found: Pair,
-    x: Tensor,
-    v: Tensor,
-) -> bool:
-    """Whether an answer agrees with others, if need be after its rounding has been measured."""
-    if agrees(verification.NO_SLACK):
-        return True
-    return agrees(verification.rounding(lambda x, v: _detached(ask(x, v)), found, x, v))
-
-
-def _right_gradient(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> bool:
-    return verification.check_gradient(ask, x, v).agree
-
-
-def _is_right(
-    model: Model,
-    ask: Callable[[Tensor, Tensor], Pair],
-    x: Tensor,
-    v: Tensor,
-    trained: bool,
-) -> bool:
-    """Whether an answer agrees with finite differences, where these can tell."""
-    found = _detached(ask(x, v))
-    _require_finite(model, found[0], x)
-    if not model.check_smoothness:
-        return _agrees_between_kinks(model, found[1], x, v)
-
-    def agrees(slack: verification.Slack) -> bool:
-        return verification.agrees_with_differences(_score(model), found, x, v, slack)
-
-    if not _with_or_without_rounding(agrees, ask, found, x, v):
-        return False
-    return not trained or _right_gradient(ask, x, v)
-
-
-def _agrees_between_kinks(model: Model, curvature: Tensor, x: Tensor, v: Tensor) -> bool:
-    return verification.agrees_between_kinks(model.call, _is_density(model), curvature, x, v)
+    if not agrees(verification.NO_SLACK):
+        slack = verification.rounding(lambda x, v: _detached(ask(x, v)), found, x, v)
+        if not agrees(slack):
+            return False
+    return not (trained and model.check_smoothness) or verification.check_gradient(ask, x, v).agree
 
 
 def _score(model: Model) -> Callable[[Tensor], Tensor]:
@@ -300,10 +265,7 @@ def _score(model: Model) -> Callable[[Tensor], Tensor]:
 
     def score(x: Tensor) -> Tensor:
         with verification.undone(model.call, x):
-            own = x.detach().requires_grad_()
-            y = model.evaluate_to_differentiate(own)
-            s = y if model.kind == "vector field" else double_backward.gradient(y, own)
-            return s.detach()
+            return model.score(x.detach().requires_grad_()).detach()
 
     return score
 
@@ -360,39 +322,22 @@ def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
         ValueError: if its values there are others, because it couples the points of a batch or
             changes from call to call.
     """
+
+    def values(points: Tensor) -> Tensor:
+        with verification.undone(model.call, points):
+            return model.evaluate_to_compare(points)
+
     try:
-        with verification.undone(model.call, x):
-            whole = model.evaluate_to_compare(x)
-        with verification.undone(model.call, x):
-            part = model.evaluate_to_compare(few)
+        whole, part = values(x), values(few)
     except Exception:  # a context of N rows in a closure, or a random model
         return False
     if verification.differ(part, whole[: len(few)]):
-        with verification.undone(model.call, x):
-            again = model.evaluate_to_compare(x)
-        raise other_values(changes=verification.differ(again, whole))
+        raise other_values(changes=verification.differ(values(x), whole))
     return True
-
-
-def _signs(x: Tensor) -> Tensor:
-    """One direction of signs per point, the same at every check."""
-    generator = torch.Generator().manual_seed(1)
-    signs = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
-    return signs.to(x)[None]
 
 
 def _suspects(findings: Findings) -> str:
     """The operations of the last trace without a closed rule, or else all of them."""
-    met = [key for key, count in findings.operations.items() if count > 0]
-    unsure = [name for name, kind in met if kind in ("nested jvp", "decomposed", "no rule")]
-    return ", ".join(dict.fromkeys(unsure or [name for name, _ in met]))
-
-
-def _wrong(model: Model) -> WrongDerivativeError:
-    return WrongDerivativeError(
-        f"the derivatives of this {model.kind} disagree with finite differences by every route: "
-        "part of it cannot be differentiated twice (a custom autograd function whose backward "
-        "pass is not differentiable, such as odeint_adjoint, or a value cut from the graph); use "
-        "operations that torch differentiates twice (odeint instead of odeint_adjoint), or "
-        "FiniteDifferenceSSM, which needs no second derivative"
-    )
+    unsure = ("nested jvp", "decomposed", "no rule")
+    names = [name for name, kind in findings.met if kind in unsure]
+    return ", ".join(dict.fromkeys(names or [name for name, _ in findings.met]))

@@ -60,11 +60,16 @@ def rounding(answer: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor)
     also rounds everything after them anew. A model whose terms cancel, or products in tf32 after
     long training, lose more digits than the tolerances allow for.
     """
-    signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(2)) * 2 - 1
     units = 2.0**-11 if x.is_cuda and x.dtype == torch.float32 else 32 * torch.finfo(x.dtype).eps
-    moved = answer(x.detach() * (1 + units * signs.to(x)), v)
+    moved = answer(x.detach() * (1 + units * fixed_signs(x, seed=2)), v)
     score, curvature = (4 * float((p - q).abs().max()) for p, q in zip(moved, found))
     return score, curvature
+
+
+def fixed_signs(x: Tensor, seed: int) -> Tensor:
+    """Random signs of the shape of x, the same at every check."""
+    bits = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(seed))
+    return (bits * 2 - 1).to(x)
 
 
 def compare(
@@ -80,7 +85,8 @@ def compare(
         for p, q, floor, more in zip(a, b, floors, slack)
         if bool(q.isfinite().all())
     ]
-    return Comparison(max(excess, default=0.0, key=_nan_last), conclusive=bool(excess))
+    worst = max(excess, default=0.0, key=lambda e: (e != e, e))  # NaN, if there is one
+    return Comparison(worst, conclusive=bool(excess))
 
 
 def differ(a: Tensor, b: Tensor, slack: float = 0.0) -> bool:
@@ -90,10 +96,6 @@ def differ(a: Tensor, b: Tensor, slack: float = 0.0) -> bool:
         return False
     size = b.abs().max() + torch.finfo(b.dtype).tiny
     return bool((a - b).abs().max() > tolerance * size + slack)
-
-
-def _nan_last(value: float) -> float:
-    return value if value == value else float("inf")
 
 
 def _floors(score: Tensor, x: Tensor, v: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -115,12 +117,7 @@ def agrees_with_differences(
 ) -> bool:
     """Whether an answer agrees with a score and its central differences, where these can tell.
 
-    Args:
-        score: the score as autograd gives it for the plain model.
-        found: the score and curvature in question.
-        x: points.
-        v: directions ``(1, N, *event)``.
-        slack: what rounding explains, see `rounding`.
+    The score is that of the plain model by autograd; directions are ``(1, N, *event)``.
     """
     if x.dtype not in TOLERANCES:
         return True
@@ -144,13 +141,7 @@ def agrees_between_kinks(
     Where the model does not run in double precision the steps are longer, and points where two
     steps disagree tell nothing; neither do points where the score is not the slope of the
     log-density, because the model replaces its derivative on purpose (by ``no_grad``, say).
-
-    Args:
-        call: the model.
-        is_density: whether it is a log-density.
-        found: the curvatures in question ``(N,)``; several outputs are not compared.
-        x: points.
-        v: directions ``(1, N, *event)``.
+    Curvatures of several outputs are not compared. Directions are ``(1, N, *event)``.
     """
     if x.dtype not in TOLERANCES or found.ndim > 1:
         return True
@@ -255,7 +246,9 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
     since = torch.autograd._get_sequence_nr()
     value = scalar()
     parameters = leaves(value, x, since) if value.requires_grad else []
-    if not parameters or not all(_is_plain(p) for p in parameters):
+    # The data of ordinary tensors alone can be exchanged.
+    ordinary = all(type(p) in (Tensor, torch.nn.Parameter) for p in parameters)
+    if not parameters or not ordinary or any(p.dtype not in TOLERANCES for p in parameters):
         return Comparison(0.0, conclusive=False)
     gradients = torch.autograd.grad(value, parameters, allow_unused=True)
     steps = _steps(parameters)
@@ -299,11 +292,6 @@ def _steps(parameters: list[Tensor]) -> list[Tensor]:
         noise = torch.randn(p.shape, generator=generator, dtype=p.dtype)
         steps.append(size * noise.to(p.device))
     return steps
-
-
-def _is_plain(p: Tensor) -> bool:
-    """Whether a parameter is an ordinary tensor, so that its data can be exchanged."""
-    return type(p) in (Tensor, torch.nn.Parameter) and p.dtype in TOLERANCES
 
 
 @contextmanager

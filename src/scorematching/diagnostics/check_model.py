@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_points
 from scorematching._shapes import event_axes, inner
+from scorematching._tables import Table
 from scorematching.derivatives.verification import best_difference, moved
-from scorematching.diagnostics.table import Table
 from scorematching.errors import SmoothnessError, WrongDerivativeError
 from scorematching.fields import Field, LogDensityField, VectorField, as_field
 from scorematching.objectives import Objective

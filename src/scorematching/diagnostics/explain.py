@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_points
+from scorematching._tables import Table
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.ops.registry import kink_of
 from scorematching.derivatives.trust import require_smooth
-from scorematching.diagnostics.table import Table
 from scorematching.errors import PerformanceWarning, SmoothnessError, WrongDerivativeError
 from scorematching.fields import as_field
 from scorematching.objectives import Objective
@@ -62,7 +62,6 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
         tuple(
             (name, str(count), ROUTES.get(kind, kind), _smoothness(name))
             for (name, kind), count in findings.operations.items()
-            if count > 0
         ),
         _conclusion(findings, field.model.route, refusal),
     )

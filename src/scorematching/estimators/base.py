@@ -140,7 +140,14 @@ class ScoreEstimator(BaseEstimator, ABC):
         if isinstance(random_state, np.random.Generator):
             seed = int(random_state.integers(2**31 - 1))
         else:
-            seed = int(_random_state(random_state).randint(2**31 - 1))
+            try:
+                seed = int(check_random_state(random_state).randint(2**31 - 1))
+            except ValueError as error:
+                raise ValueError(
+                    "random_state must be None, an integer from 0 to 2**32 - 1, a "
+                    "numpy.random.RandomState or a numpy.random.Generator, got "
+                    f"{random_state!r}; try random_state=0"
+                ) from error
         return torch.Generator(check_device(getattr(self, "device", None))).manual_seed(seed)
 
 
@@ -162,17 +169,6 @@ class LogDensityMixin:
         """The fitted log-density at checked points, ``(N, D) -> (N,)``."""
         value: Tensor = self._field().log_density(x)
         return value
-
-
-def _random_state(value: Any) -> np.random.RandomState:
-    """scikit-learn's generator of a random state, with an error that names the argument."""
-    try:
-        return check_random_state(value)
-    except ValueError as error:
-        raise ValueError(
-            "random_state must be None, an integer from 0 to 2**32 - 1, a numpy.random.RandomState "
-            f"or a numpy.random.Generator, got {value!r}; try random_state=0"
-        ) from error
 
 
 def check_distinct(x: Tensor) -> None:

@@ -32,6 +32,9 @@ class KernelScoreEstimator(ScoreEstimator):
         self.fitted_ = self._fit_kernel(x, max_memory)
         self.bandwidth_ = float(self.fitted_.kernel.bandwidth)
 
+    def _arguments(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
     @abstractmethod
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
         """The estimate for checked points ``(N, D)``."""
@@ -72,8 +75,7 @@ class SteinScoreEstimator(KernelScoreEstimator):
     device: str | None = None
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
-        named: dict[str, Any] = {"kernel": self.kernel, "bandwidth": self.bandwidth}
-        return fit_stein(x, eta=self.eta, max_memory=max_memory, **named)
+        return fit_stein(x, max_memory=max_memory, **self._arguments("kernel", "bandwidth", "eta"))
 
 
 @dataclass(eq=False, repr=False)
@@ -109,8 +111,7 @@ class SpectralScoreEstimator(KernelScoreEstimator):
     device: str | None = None
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
-        names = ("kernel", "bandwidth", "num_eigen", "mass")
-        named: dict[str, Any] = {name: getattr(self, name) for name in names}
+        named = self._arguments("kernel", "bandwidth", "num_eigen", "mass")
         fitted = fit_spectral(x, max_memory=max_memory, **named)
         self.num_eigen_ = int(fitted.num_eigen)
         return fitted
@@ -165,10 +166,7 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelExpFamily:
         check_choice(self.method, "method", ("tikhonov", "nu"), '"tikhonov" suits most')
-        shared: dict[str, Any] = {
-            name: getattr(self, name) for name in ("kernel", "bandwidth", "base_scale")
-        }
-        shared["max_memory"] = max_memory
+        shared = self._arguments("kernel", "bandwidth", "base_scale") | {"max_memory": max_memory}
         if self.method == "nu":
             return fit_nu_method(x, num_iterations=self.num_iterations, nu=self.nu, **shared)
         return fit_kernel_exp_family(x, lam=self.lam, inducing=self._inducing(x), **shared)

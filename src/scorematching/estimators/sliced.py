@@ -13,7 +13,6 @@ from scorematching._checks import check_count, check_share
 from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator
-from scorematching.estimators.memory import USES, parts_of_batch
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
@@ -25,6 +24,13 @@ _MAX_EXACT_DIM = 64
 
 _LEFT_OUT = 3
 """Points left out of the check of an improvement: those whose losses fell most."""
+
+_USES = 17
+"""Uses of a model after which all kinds of checks of its derivatives have been made once."""
+
+_COPIES = 8
+"""Copies of the weights during training: gradients (twice, as they are clipped), the two moments of
+Adam, an average, the best so far, the last finite ones, and the copy that is measured."""
 
 
 @dataclass(eq=False, repr=False)
@@ -130,13 +136,29 @@ class SlicedScoreEstimator(ScoreEstimator):
         return z[order[held_out:]], z[order[:held_out]]
 
     def _parts(self, objective: Objective, x: Tensor, batch_size: int, budget: Budget) -> int:
-        """Parts of a batch that fit into a budget."""
+        """In how many parts a batch is evaluated, so that a training step fits into a budget.
+
+        Steps of 1, 2, 4 ... points are measured until the next would not fit, each on a new copy of
+        the network, whose derivatives are then checked as those of a new model are.
+
+        Raises:
+            ValueError: if the step of one point does not fit.
+        """
+        weights = sum(p.numel() * p.element_size() for p in self.network_.parameters())
+        budget.require(_COPIES * weights, "copies of the weights take during training")
+        chunks = Chunks(batch_size, budget, reserve=_COPIES * weights)
         generator = torch.Generator(x.device).manual_seed(0)
 
-        def loss(network: nn.Module, part: Tensor) -> Tensor:
-            return objective(VectorField(network), part, generator)
+        def step(part: Tensor) -> None:
+            network = copy.deepcopy(self.network_)
+            for _ in range(_USES):
+                loss = objective(VectorField(network), part, generator).mean()
+                torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
 
-        return parts_of_batch(self.network_, loss, x, batch_size, budget)
+        for _ in chunks(step, x[: 2 * batch_size]):
+            if not chunks.growing:
+                break
+        return -(-batch_size // chunks.size)
 
     def _field(self) -> VectorField:
         network, mean, scale = self.network_, self.mean_, self.scale_
@@ -204,7 +226,7 @@ class HeldOut:
 
         def repeated(*rows: Tensor) -> Tensor:
             field = VectorField(copy.deepcopy(network))
-            return [self._losses(field, *rows) for _ in range(USES)][-1]
+            return [self._losses(field, *rows) for _ in range(_USES)][-1]
 
         for _ in self.chunks(repeated, *self._rows()):
             pass

@@ -34,8 +34,7 @@ class Clock:
 class StopInTime(Callback):
     """Ends a training run when a clock says so; the best weights so far are kept.
 
-    Args:
-        clock: that is asked after every validation, so that there are weights to keep.
+    The clock is asked after every validation, so that there are weights to keep.
     """
 
     def __init__(self, clock: Clock) -> None:

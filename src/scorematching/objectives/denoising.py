@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_flag, check_noise, check_points, check_positive
+from scorematching._checks import check_flag, check_points, check_positive, check_shape
 from scorematching._shapes import dimension, event_axes, flatten_event, inner
 from scorematching.fields import Field
 from scorematching.objectives.base import Objective
@@ -134,7 +134,8 @@ class DenoisingScoreMatching(Objective):
         return self._terms(field, x, noise, sigma)
 
     def _terms(self, field: Field, x: Tensor, noise: Tensor, sigma: float | Tensor) -> Terms:
-        check_noise(noise, x)
+        wanted = "noise must have the shape of x, {}"
+        check_shape(noise, x.shape, wanted, "draw it with objective.draw(x)")
         axes = event_axes(x)
         score = field.score(x + sigma * noise)
         difference = score - field.score(x) if self.control_variate else score
@@ -225,16 +226,14 @@ def _parzen_likelihood(squared: Tensor, d: int, log_sigma: float) -> float:
     return float(window.mean()) - d * log_sigma
 
 
-def _maximise(
-    f: Callable[[float], float], low: float, high: float, tolerance: float, scan: int = 33
-) -> float:
+def _maximise(f: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """The maximum of a function of one variable on an interval.
 
     A scan over the interval finds a bracket of the global maximum; golden section then shrinks it
     to the tolerance.
     """
-    width = (high - low) / (scan - 1)
-    best = max((low + i * width for i in range(scan)), key=f)
+    width = (high - low) / 32
+    best = max((low + i * width for i in range(33)), key=f)
     low, high = best - width, best + width
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)

@@ -31,9 +31,7 @@ LOCK = "train.lock"
 def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
     """Hold the lock of a folder inside the block; its file is removed at the end.
 
-    Args:
-        folder: which exists.
-        name: of the file, for locks of several kinds in one folder.
+    ``name`` is that of the file, for locks of several kinds in one folder.
 
     Raises:
         FolderInUseError: another process holds it; the message names that process.

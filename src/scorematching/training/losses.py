@@ -58,7 +58,9 @@ class LossModule(nn.Module):
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective
         losses = (loss for loss, _ in phases_of(objective, self.module))
-        self._losses = [ObjectiveLoss(f) if isinstance(f, Objective) else f for f in losses]
+        self._losses: list[Any] = [
+            ObjectiveLoss(f) if isinstance(f, Objective) else f for f in losses
+        ]
         self._model = lambda: model  # in a function, so that it is no second submodule
 
     @property
@@ -75,7 +77,7 @@ class LossModule(nn.Module):
 
     def share(self, noise: Any, batch: Any, rows: slice, phase: int = -1) -> Any:
         """The noise of some points of a batch; None where it is drawn for them anew."""
-        return None if noise is None else self._drawn(phase).share(noise, batch, rows)
+        return None if noise is None else self._losses[phase].share(noise, batch, rows)
 
     def draws_while_running(self, noise: Any, phase: int = -1) -> bool:
         """Whether the loss draws random numbers that are not in ``noise``, from `draw`."""
@@ -103,14 +105,10 @@ class LossModule(nn.Module):
                 source = self.generator if generator is None else generator
                 losses = self._losses[phase](self._model(), batch, generator=source)
             else:
-                losses = self._drawn(phase).loss(self._model(), batch, noise)
+                losses = self._losses[phase].loss(self._model(), batch, noise)
         if self.touch and losses.requires_grad:
             losses = _Touch.apply(losses, *(p for p in self.parameters() if p.requires_grad))
         return losses
-
-    def _drawn(self, phase: int) -> DrawnLoss:
-        loss: Any = self._losses[phase]
-        return loss
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.precision != "bf16":

@@ -76,9 +76,7 @@ class Ranks:
 def join(device: torch.device, parallel: str = "ddp") -> Ranks:
     """This process among those it was started with; of several GPUs, each process takes its own.
 
-    Args:
-        device: where the weights are; of its kind, each process takes its own.
-        parallel: "ddp", or "fsdp", for which `accelerate launch --use_fsdp` may be used too.
+    For "fsdp", `accelerate launch --use_fsdp` may be used too.
 
     Raises:
         ValueError: if the processes were joined in a way that is not supported.

@@ -11,10 +11,9 @@ from sklearn.neighbors import KernelDensity as Kernels
 
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density.bases.candidates import NAMES, families, whitened
-from scorematching.estimators.density.bases.flow import PresetFlow, fit_flow, has_flows
+from scorematching.estimators.density.bases.flow import PresetFlow, fit_flow, has_flows, invert
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.given import Given
-from scorematching.estimators.density.bases.inversion import invert
 from scorematching.estimators.density.bases.kde import KernelDensity, fit_kde
 from scorematching.estimators.density.bases.mixture import fit_mixture
 from scorematching.estimators.density.bases.seeds import seeded

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_info
 from scorematching.estimators.density import DensityEstimator, estimator, threads
 from scorematching.estimators.density.bases.flow import has_flows
 from scorematching.estimators.density.learning import _MIN_TILT_POINTS
-from scorematching.estimators.density.sampling import sample_tilted
 from scorematching.estimators.density.threads import threads_for
+from scorematching.estimators.density.tilted import sample_tilted
 from tests.estimators.density.tables import normal, quick, table
 
 CHEAP = ["gaussian", "student-t", "kde", "mixture"]

@@ -231,10 +231,22 @@ def _mask(condition: Tensor, z: Tensor) -> Any:
     return condition.to(z.dtype), None
 
 
+def _tail(z: Tensor, slope: float, at_zero: float, width: float = 1.0) -> Any:
+    """Derivatives of ``slope z`` for positive z, elsewhere of a tail ``exp(z / width)``."""
+    tail = at_zero * torch.exp(z.clamp(max=0.0) / width)
+    first = torch.where(z > 0, torch.full_like(z, slope), tail)
+    return first, torch.where(z > 0, 0 * tail, tail / width)
+
+
+_SELU, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+
 for _names, _kink, _inplace, _kinked in (
     ("relu", 0, 1, lambda z, y, inplace=False: _mask(z > 0, z)),
     ("relu6", 0, 1, lambda z, y, inplace=False: _mask((z > 0) & (z < 6), z)),
     ("hardsigmoid", 0, 1, lambda z, y, inplace=False: (_mask(z.abs() < 3, z)[0] / 6, None)),
+    ("elu", 1, 2, lambda z, y, alpha=1.0, inplace=False: _tail(z, 1.0, alpha)),
+    ("celu", 1, 2, lambda z, y, alpha=1.0, inplace=False: _tail(z, 1.0, 1.0, alpha)),
+    ("selu", 0, 1, lambda z, y, inplace=False: _tail(z, _SELU, _SELU * _SELU_ALPHA)),
     ("softshrink", 0, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
     ("hardshrink", -1, None, lambda z, y, lambd=0.5: _mask(z.abs() > lambd, z)),
     ("softsign", 1, None, lambda z, y: (d := (1 + z.abs()) ** -2, -2 * z.sign() * d**1.5)),
@@ -267,32 +279,6 @@ def hardswish(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
     """``z hardsigmoid(z)``."""
     inside, _ = _mask(z.abs() < 3, z)
     return torch.where(z >= 3, torch.ones_like(z), inside * (2 * z + 3) / 6), inside / 3
-
-
-def _tail(z: Tensor, slope: float, at_zero: float, width: float = 1.0) -> Any:
-    """Derivatives of ``slope z`` for positive z, elsewhere of a tail ``exp(z / width)``."""
-    tail = at_zero * torch.exp(z.clamp(max=0.0) / width)
-    first = torch.where(z > 0, torch.full_like(z, slope), tail)
-    return first, torch.where(z > 0, 0 * tail, tail / width)
-
-
-@elementwise("elu", kink=1, inplace=2)
-def elu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """``z``, or ``alpha (exp(z) - 1)`` where z is negative."""
-    return _tail(z, 1.0, alpha)
-
-
-@elementwise("celu", kink=1, inplace=2)
-def celu(z: Tensor, y: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """``z``, or ``alpha (exp(z / alpha) - 1)`` where z is negative."""
-    return _tail(z, 1.0, 1.0, alpha)
-
-
-@elementwise("selu", kink=0, inplace=1)
-def selu(z: Tensor, y: Tensor, inplace: bool = False) -> Any:
-    """``scale z``, or ``scale alpha (exp(z) - 1)`` where z is negative."""
-    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-    return _tail(z, scale, scale * alpha)
 
 
 @elementwise("threshold", "_threshold", kink=-1, inplace=3)

@@ -35,16 +35,11 @@ def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     """Whether values change along most lines by more or less than their derivatives say.
 
     A model whose first derivative is zero everywhere is left to the routes: they know whether its
-    graph misses the points.
-
-    Args:
-        lines: the lines, L of them.
-        levels: values and derivatives at their nodes, as `Lines.levels` returns them.
-        scales: variation along each line at each level, ``(levels, L)``.
+    graph misses the points. ``levels`` are those of `Lines.levels` at the nodes of the L lines, and
+    ``scales: (levels, L)`` the variation along each line at each level.
     """
-    if not levels[1].any() or unexplained(levels, scales, torch.ones(len(lines))) < MISMATCH:
-        return False
-    return _is_cut_on(lines, 0, scales, SHORT.get(lines.start.dtype, SHORT_OTHERWISE))
+    length = SHORT.get(lines.start.dtype, SHORT_OTHERWISE)
+    return bool(levels[1].any()) and _is_cut_at(0, lines, levels, scales, length)
 
 
 def is_score_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
@@ -53,15 +48,17 @@ def is_score_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     That is so where a backward pass is itself cut from the graph. The parts are shorter, because a
     sharp bend changes the score more suddenly than the log-density; single precision cannot tell.
     """
-    if len(levels) < 3 or lines.start.dtype != torch.float64:
-        return False
-    if unexplained(levels[1:], scales[1:], torch.ones(len(lines))) < MISMATCH:
-        return False
-    return _is_cut_on(lines, 1, scales, SHORTER)
+    double = lines.start.dtype == torch.float64
+    return len(levels) == 3 and double and _is_cut_at(1, lines, levels, scales, SHORTER)
 
 
-def _is_cut_on(lines: Lines, level: int, scales: Tensor, length: float) -> bool:
-    """Whether a level changes on short parts of the lines by more or less than the next says."""
+def _is_cut_at(level: int, lines: Lines, levels: Tensor, scales: Tensor, length: float) -> bool:
+    """Whether a level changes by more or less than the next says, on lines and their short parts.
+
+    The whole lines, which are known, tell where the short parts need not be evaluated.
+    """
+    if unexplained(levels[level:], scales[level:], torch.ones(len(lines))) < MISMATCH:
+        return False
     width = length / lines.times
     short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))
     return unexplained(short[level:], scales[level:], width) >= MISMATCH

@@ -74,10 +74,7 @@ class Probe:
     def levels(self, points: Tensor, rows: Tensor, directions: Tensor) -> Tensor:
         """Log-density (if there is one), ``d.s`` and ``d' (ds/dx) d`` at M points: ``(3 or 2, M)``.
 
-        Args:
-            points: ``(M, *event)``.
-            rows: the row of x that each point belongs to, ``(M,)``.
-            directions: d, ``(M, *event)``.
+        ``rows: (M,)`` are the rows of x that the points belong to.
         """
         levels = points.new_empty(3 if self.is_density else 2, len(points), dtype=torch.float64)
         for index, batch, at in self._batches(points, rows):

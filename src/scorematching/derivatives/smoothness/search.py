@@ -305,11 +305,8 @@ def subdivide(
 ) -> tuple[Intervals, Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
-    Args:
-        lines: the lines, L of them.
-        levels: values and derivatives at their nodes.
-        scale: variation of g that a defect is relative to, ``(L,)``.
-        accuracy: the thresholds.
+    ``levels`` are those at the nodes of the L lines, ``scale: (L,)`` the variation of g that a
+    defect is relative to.
 
     Returns:
         The intervals, those that were not resolved at a width of `NARROW`, the largest relative
@@ -317,8 +314,8 @@ def subdivide(
     """
     nodes, weights = quadrature()
     signatures = _signatures(nodes, weights)
-    error, ratio = _defects(levels, weights, torch.ones_like(scale), scale, accuracy)
     ones = torch.ones_like(scale)
+    error, ratio = _defects(levels, weights, ones, scale, accuracy)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
     worst, sharp, most, narrow = 0.0, False, len(lines) // 2, intervals[ratio < 0]
     while True:
@@ -329,10 +326,8 @@ def subdivide(
         if not len(keep) or intervals.width.max() < accuracy.width:
             return intervals, narrow, worst, sharp
         gap = torch.einsum("jki,kl->jil", signatures, error[:, keep]).square().sum(1).argmax(0)
-        low, width = (
-            intervals.low + nodes[gap] * intervals.width,
-            nodes.diff()[gap] * intervals.width,
-        )
+        low = intervals.low + nodes[gap] * intervals.width
+        width = nodes.diff()[gap] * intervals.width
         crossed = (width < NARROW) & (intervals.width >= NARROW)
         intervals = replace(intervals, low=low, width=width)
         narrow = narrow.and_also(intervals[crossed])
@@ -372,8 +367,7 @@ def bisect(lines: Lines, flips: Flips, accuracy: Accuracy) -> Intervals:
     while len(line) and width.max() > accuracy.mask_width:
         masks = lines[line].masks(low + inside * width)
         if [m.shape[2] for m in masks] != [m.shape[1] for m in flips.start]:
-            none = line[:0]
-            return Intervals(line[none], low[none], width[none], low[none], low[none])
+            return Intervals(line, low, width, low, low)[line[:0]]
         width = width / parts
         low = low + width * _unchanged(masks, flips).cumprod(0).sum(0)
     return Intervals(line, low, width, flips.count.double().sqrt(), torch.zeros_like(low))

@@ -1,7 +1,6 @@
 """Measurement of variances and times."""
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from scorematching._checks import check_count, check_generator, check_points
 from scorematching._graphs import generator_or_default
 from scorematching._shapes import dimension
+from scorematching.derivatives.speed import now
 from scorematching.diagnostics.variance.report import VarianceReport, VarianceRow, ratio
 from scorematching.fields import Field, as_field
 from scorematching.objectives import SlicedScoreMatching, SlicedScoreMatchingVR
@@ -160,9 +160,9 @@ class _Probe:
         spread, seconds = _Spread(), []
         self.evaluate(objective, self.x)  # the first call includes one-time work
         for _ in range(self.repeats):
-            start = self._now()
+            start = now(self.x)
             value = self.evaluate(objective, self.x)
-            seconds.append(self._now() - start)
+            seconds.append(now(self.x) - start)
             spread.add(_vector(value))
         # A variance of the size of rounding errors counts as zero.
         floor = (_ROUNDING * torch.finfo(self.x.dtype).eps) ** 2 * scale
@@ -193,11 +193,6 @@ class _Probe:
         parts = torch.stack([variance[0], variance[1:].sum()])
         loss, gradient = torch.where(parts > floor, parts, torch.zeros_like(parts)).tolist()
         return _Measured(loss, gradient if self.parameters else None, seconds)
-
-    def _now(self) -> float:
-        if self.x.is_cuda:
-            torch.cuda.synchronize(self.x.device)
-        return time.perf_counter()
 
 
 def _assemble(probe: _Probe, objective: Sliced, variants: list[Sliced]) -> VarianceReport:

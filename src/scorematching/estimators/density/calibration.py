@@ -30,11 +30,8 @@ def calibrate(tilt: Tensor, tilt_of_base: Tensor) -> Size:
     """The size of largest held-out likelihood, or zero where its gain is within two errors.
 
     Score matching compares slopes, and may misjudge how much mass lies where; likelihood measures
-    that directly. ``L(a) = a mean t(held-out) - log mean exp(a t(base))`` is concave in a.
-
-    Args:
-        tilt: t at held-out points, ``(N,)``.
-        tilt_of_base: t at samples of the base, ``(M,)``.
+    that directly. ``L(a) = a mean t(held-out) - log mean exp(a t(base))`` is concave in a, with t
+    given at held-out points ``(N,)`` and at samples of the base ``(M,)``.
 
     Example:
         The base N(0, 1), points from N(1, 1), and a tilt that is too small by half.

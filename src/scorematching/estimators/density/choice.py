@@ -53,15 +53,9 @@ def choose_base(
     """Try candidates and stack them.
 
     All candidates are tried on one fold, and those with a weight in the stack there on the others.
-    In small tables, where one fold says little, cheap candidates are tried on all folds.
-
-    Args:
-        families: lists of candidates, each in order of complexity.
-        folds: of standardised points.
-        generator: source of randomness.
-        report: receives a line about each candidate.
-        clock: once it is over, the candidates that were not tried yet are left out, and the others
-            are stacked by the folds that they were tried on.
+    In small tables, where one fold says little, cheap candidates are tried on all folds. Once the
+    clock is over, candidates that were not tried yet are left out, and the others are stacked by
+    the folds that they were tried on. ``report`` receives a line about each candidate.
 
     Raises:
         ValueError: if every candidate fails.
@@ -101,7 +95,8 @@ def _race(
     report: Report,
 ) -> list[Trial]:
     """Trials of the slow candidates that improve the stack on the first fold."""
-    known, kept = [_on_first(trial, first) for trial in trials], []
+    rows, kept = len(first.held[0]), []
+    known = [Trial(t.candidate, t.log_densities[:rows], t.fits[:1]) for t in trials]
     for candidate in candidates:
         trial = attempt(candidate, first, generator)
         if trial is None:
@@ -130,10 +125,6 @@ def _complete(trial: Trial, folds: Folds, generator: torch.Generator) -> Trial |
         return trial if not len(rest) else None
     log_densities = torch.cat([trial.log_densities, more.log_densities])
     return Trial(trial.candidate, log_densities, trial.fits + more.fits)
-
-
-def _on_first(trial: Trial, first: Folds) -> Trial:
-    return Trial(trial.candidate, trial.log_densities[: len(first.held[0])], trial.fits[:1])
 
 
 def _likelihood(trials: list[Trial]) -> float:

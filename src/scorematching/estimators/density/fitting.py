@@ -41,17 +41,11 @@ def fit_module(
     schedule: str = "constant",
     clock: Clock | None = None,
 ) -> Fit:
-    """Train in place, in single precision.
+    """Train in place, in single precision; the weights of the least held-out loss are kept.
 
-    Args:
-        module: in single precision; has the weights of the least held-out loss afterwards.
-        loss: an objective, or ``(module, batch, generator=...) -> (N,)``.
-        points: training and held-out points.
-        settings: with ``max_steps``, ``batch_size``, ``learning_rate`` and ``patience``.
-        generator: source of randomness.
-        rate: the learning rate where ``settings`` has None.
-        schedule: of the learning rate.
-        clock: ends training; None never does.
+    The loss is an objective, or ``(module, batch, generator=...) -> (N,)``. The settings have
+    ``max_steps``, ``batch_size``, ``patience`` and ``learning_rate``, which is ``rate`` where it is
+    None. A clock ends training early.
     """
     config = TrainConfig(
         steps=settings.max_steps,

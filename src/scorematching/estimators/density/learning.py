@@ -20,7 +20,7 @@ from scorematching.estimators.density.nice import learn_nice
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
 from scorematching.estimators.density.scaling import Inverse
 from scorematching.estimators.density.selection import Candidate, make_folds
-from scorematching.estimators.density.tilt import TiltSettings, learn_tilt
+from scorematching.estimators.density.tilt import learn_tilt
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.estimators.time_limit import Clock
 from scorematching.objectives import Objective
@@ -118,10 +118,8 @@ def _tilted(
     def with_scores(s: Tensor) -> Tensor:
         return torch.cat([whiten(s), base.held_out.score(s) @ jacobian.mT], 1)
 
-    named = {name: getattr(settings, name) for name in TiltSettings._fields if name != "clock"}
-    options = TiltSettings(**named, clock=clock)
     points = Points(with_scores(train), with_scores(held))
-    learned = learn_tilt(points, objective, options, generator)
+    learned = learn_tilt(points, objective, settings, generator, clock)
     held_out = base.log_densities.mean().item()
     if learned is None or (settings.calibrate and learned.validation_loss >= 0):
         report("tilt: none, since training does not lower the held-out loss of the base")

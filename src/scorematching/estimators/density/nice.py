@@ -18,12 +18,7 @@ _RATE = 2e-3
 
 
 class NICEDensity(Distribution):
-    """A trained NICE as a distribution.
-
-    Args:
-        model: in double precision.
-        dim: D.
-    """
+    """A trained NICE, in double precision, as a distribution."""
 
     def __init__(self, model: NICE, dim: int) -> None:
         super().__init__(dim, like=next(model.parameters()).detach())

@@ -51,16 +51,9 @@ def normalise(
     num: int,
     generator: torch.Generator,
 ) -> Normaliser:
-    """Estimate log Z by importance sampling from the base, or by annealing where that is thin.
+    """Estimate log Z by ``num`` samples of the base, or by annealing where their weights are thin.
 
-    Args:
-        tilt: t, ``(N, D) -> (N,)``.
-        base: q0.
-        num: samples of the base.
-        generator: source of randomness.
-
-    Returns:
-        The estimate, whose `failure` is set where both methods fail.
+    The `failure` of the estimate is set where both methods fail.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -72,12 +65,13 @@ def normalise(
     found = LogZEstimate.of(tilt_at_samples(tilt, base, num, generator))
     if found.effective_sample_size >= _MIN_EFFECTIVE:
         return _result(found, "importance sampling")
-
-    def log_density(x: Tensor) -> Tensor:
-        return base(x) + tilt(x)
-
     annealed = ais_log_z(
-        log_density, base, _CHAINS, _STEPS, num_leapfrog=_LEAPFROG, generator=generator
+        lambda x: base(x) + tilt(x),
+        base,
+        _CHAINS,
+        _STEPS,
+        num_leapfrog=_LEAPFROG,
+        generator=generator,
     )
     failure = None
     if annealed.effective_sample_size < _MIN_CHAINS:
@@ -111,14 +105,8 @@ def bracket(
 ) -> tuple[float, float]:
     """Log Z from below and from above, by annealing in both directions.
 
-    Args:
-        tilt: t, ``(N, D) -> (N,)``.
-        base: q0.
-        samples: points of the tilted density, ``(C, D)``, where the reverse chains start.
-        generator: source of randomness.
-
-    Returns:
-        A value that is too low on average, and one that is too high.
+    The first value is too low on average, the second too high. Reverse chains start at the samples
+    ``(C, D)``, which are points of the tilted density.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -128,13 +116,9 @@ def bracket(
         True
     """
     starts, pilots = base.sample(len(samples), generator), base.sample(_PILOTS, generator)
-
-    def log_density(x: Tensor) -> Tensor:
-        return base(x) + tilt(x)
-
     found = bidirectional(
         base,
-        log_density,
+        lambda x: base(x) + tilt(x),
         starts,
         samples,
         pilots,

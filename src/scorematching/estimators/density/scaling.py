@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scorematching.datasets import Standardise, Transform, Whiten
-from scorematching.estimators.density.bases.gaussian import shrinkage
+from scorematching.estimators.density.bases.gaussian import shrinkage, shrunk
 
 _WIDE, _NORMAL_IQR, _MAX_QUANTILE_POINTS = 6.0, 1.349, 100_000
 _FEW_POINTS, _FLOOR = 3, 1e-9
@@ -47,9 +47,7 @@ def robust_whiten(x: Tensor) -> Whiten:
     mean = clipped.mean(0)
     centred = clipped - mean
     share = shrinkage(clipped) if len(x) < _FEW_POINTS * x.shape[1] else 0.0
-    covariance = centred.mT @ centred / len(x)
-    target = torch.eye(x.shape[1], dtype=x.dtype, device=x.device) * covariance.diagonal().mean()
-    values, vectors = torch.linalg.eigh(covariance.lerp(target, max(share, _FLOOR)))
+    values, vectors = torch.linalg.eigh(shrunk(centred.mT @ centred / len(x), share))
     return Whiten(mean, vectors, values.clamp(min=_FLOOR).sqrt(), symmetric=True)
 
 

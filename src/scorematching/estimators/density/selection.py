@@ -85,11 +85,6 @@ class Folds:
         """The first folds only."""
         return Folds(self.x, self.held[:count])
 
-    @property
-    def points(self) -> Tensor:
-        """All held-out points, fold by fold."""
-        return self.x[torch.cat(self.held)]
-
 
 def make_folds(
     x: Tensor,
@@ -158,7 +153,8 @@ def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) 
 
     With few held-out points, where a single fall may be noise, until it has fallen twice in a row.
     """
-    best, worse, patience = -torch.inf, 0, 2 if len(folds.points) < _FEW else 1
+    few = sum(len(held) for held in folds.held) < _FEW
+    best, worse, patience = -torch.inf, 0, 2 if few else 1
     for candidate in family:
         trial = attempt(candidate, folds, generator)
         if trial is None:

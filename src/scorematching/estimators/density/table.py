@@ -73,19 +73,14 @@ class Table:
         return wide
 
     def related(self, z: Tensor) -> list[list[int]]:
-        """Sets of modelled columns that are nonlinear functions of each other, by index.
-
-        Args:
-            z: the modelled columns, ``(N, K)``.
-        """
+        """Sets of modelled columns ``(N, K)`` that are nonlinear functions of each other."""
         discrete = [place for place, c in enumerate(self.kept) if c in self.discrete]
         return [[self.kept[place] for place in found] for found in related_columns(z, discrete)]
 
     def wide(self, z: Tensor) -> list[int]:
-        """Positive columns over so many orders of magnitude that they are fitted badly, by index.
+        """Modelled columns ``(N, K)`` over so many orders of magnitude that they are fitted badly.
 
-        Args:
-            z: the modelled columns, ``(N, K)``.
+        They are positive, and given by index.
         """
         rows = z[:: -(-len(z) // _MAX_ROWS)]
         low, high = rows.quantile(rows.new_tensor([0.05, 0.95]), dim=0)
@@ -163,11 +158,9 @@ class Table:
 
 
 def inspect(x: Tensor, names: Sequence[Any] | None = None) -> Table:
-    """Find constant, dependent and discrete columns, and repeated rows.
+    """Find constant, dependent and discrete columns of finite points ``(N, D)``, and repeated rows.
 
-    Args:
-        x: points ``(N, D)``, finite.
-        names: of the columns; None is their numbers.
+    Without names, columns are called by their numbers.
     """
     labels = tuple(map(repr, names)) if names is not None else tuple(map(str, range(x.shape[1])))
     rounding = 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)

@@ -8,13 +8,11 @@ _SMALL_ENTRIES = 200_000
 
 
 def threads_for(entries: int) -> AbstractContextManager[object]:
-    """One thread for tables of few entries, in torch, BLAS and OpenMP; restored afterwards.
+    """One thread for tables of few entries (rows times columns), in torch, BLAS and OpenMP.
 
     The arrays of small tables are too small to be shared: threads that wait for each other made
-    mixtures up to five times slower, and more where other programs use the cores.
-
-    Args:
-        entries: number of rows times columns.
+    mixtures up to five times slower, and more where other programs use the cores. The number of
+    threads is restored afterwards.
 
     Example:
         >>> import torch

@@ -33,19 +33,6 @@ _CHUNK = 512
 _RATES = {"dkef": 1e-2, "mlp": 2e-3}
 
 
-class TiltSettings(NamedTuple):
-    """Arguments of `DensityEstimator` for the tilt, under the same names, and a clock."""
-
-    model: str
-    num_inducing: int
-    hidden: Sequence[int]
-    max_steps: int
-    batch_size: int
-    learning_rate: float | None
-    patience: int
-    clock: Clock | None = None
-
-
 class Learned(NamedTuple):
     """A tilt.
 
@@ -83,11 +70,7 @@ class NetworkTilt(nn.Module):
 
 
 class KernelTilt(nn.Module):
-    """The kernel part of a DKEF, ``t(z) = alpha . k(z)``.
-
-    Args:
-        model: with a base that is not used.
-    """
+    """The kernel part of a DKEF, ``t(z) = alpha . k(z)``, whose base is not used."""
 
     def __init__(self, model: DKEF) -> None:
         super().__init__()
@@ -122,16 +105,16 @@ def _along(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
 
 
 def learn_tilt(
-    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
+    points: Points, objective: Objective, settings: Any, generator: torch.Generator, clock: Clock
 ) -> Learned | None:
     """Train a tilt by exact or sliced score matching, with early stopping on the held-out loss.
 
-    Points come with scores of the base, ``[z, s0]: (N, 2 D)``. Returns None where training
-    diverges: the base then stands alone.
+    Points come with scores of the base, ``[z, s0]: (N, 2 D)``; the settings are the arguments of
+    `DensityEstimator`. Returns None where training diverges: the base then stands alone.
     """
     learn = _learn_kernel if settings.model == "dkef" else _learn_network
     try:
-        learned = learn(points, objective, settings, generator)
+        learned = learn(points, objective, settings, generator, clock)
     except (DivergedError, ValueError, torch.linalg.LinAlgError):
         return None
     finite = all(bool(p.isfinite().all()) for p in learned.tilt.state_dict().values())
@@ -139,7 +122,7 @@ def learn_tilt(
 
 
 def _learn_network(
-    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
+    points: Points, objective: Objective, settings: Any, generator: torch.Generator, clock: Clock
 ) -> Learned:
     with torch.device(points.train.device):
         tilt = NetworkTilt(points.train.shape[1] // 2, settings.hidden, generator).float()
@@ -148,13 +131,12 @@ def _learn_network(
         z, s0 = batch.chunk(2, 1)
         return objective(model, z, generator) + _along(model, z, s0)
 
-    options: dict[str, Any] = {"rate": _RATES["mlp"], "clock": settings.clock}
-    found = fit_module(tilt, loss, points, settings, generator, **options)
+    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["mlp"], clock=clock)
     return Learned(tilt.double().requires_grad_(False), *found)
 
 
 def _learn_kernel(
-    points: Points, objective: Objective, settings: TiltSettings, generator: torch.Generator
+    points: Points, objective: Objective, settings: Any, generator: torch.Generator, clock: Clock
 ) -> Learned:
     count, dim = len(points.train), points.train.shape[1] // 2
     with torch.device(points.train.device):
@@ -172,8 +154,7 @@ def _learn_kernel(
 
         return objective(t, z, generator) + _along(t, z, s0)
 
-    options: dict[str, Any] = {"rate": _RATES["dkef"], "clock": settings.clock}
-    found = fit_module(tilt, loss, points, settings, generator, **options)
+    found = fit_module(tilt, loss, points, settings, generator, rate=_RATES["dkef"], clock=clock)
     tilt.double()
     with torch.no_grad():
         path = RidgePath(*(_form(tilt, part, generator) for part in points))

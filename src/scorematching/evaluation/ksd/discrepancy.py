@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scorematching._checks import check_choice
 from scorematching._memory import limited
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
@@ -52,8 +53,7 @@ def kernel_stein_discrepancy(
         >>> abs(right) < 0.01 < 0.5 < wrong
         True
     """
-    if statistic not in ("u", "v"):
-        raise ValueError(f'statistic must be "u" or "v", got {statistic!r}; "u" is unbiased')
+    check_choice(statistic, "statistic", ("u", "v"), '"u" is unbiased')
     with limited(max_memory, "take fewer points") as budget:
         stein = SteinKernel.of(model, x, kernel, bandwidth, budget)
         if statistic == "u":

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_flag, is_number
+from scorematching._checks import check_flag, check_share
 from scorematching.fields import Field
 from scorematching.kernels import KernelScore
 
@@ -104,11 +104,16 @@ class Fitted:
         for name in ("fit", "sample", "grad_log_density"):
             _check_function(getattr(estimator, name, None), name, "as in DensityEstimator")
 
+        def fit(x: Tensor) -> Any:
+            from sklearn.base import clone
+
+            return clone(estimator).fit(x.cpu().numpy())
+
         def draw(model: Any, n: int, generator: torch.Generator | None) -> Tensor:
             seed = int(torch.randint(2**31 - 1, (), generator=generator))
             return torch.as_tensor(model.sample(n, random_state=seed))
 
-        return cls(lambda x: _fit_clone(estimator, x), draw)
+        return cls(fit, draw)
 
 
 @dataclass(frozen=True)
@@ -135,17 +140,8 @@ class Split:
     def __post_init__(self) -> None:
         """Check the arguments."""
         _check_function(self.fit, "fit", "x -> model")
-        if not is_number(self.test_fraction) or not 0 < self.test_fraction < 1:
-            raise ValueError(
-                f"test_fraction must lie between 0 and 1, got {self.test_fraction!r}; small values "
-                "keep the false-positive rate near its level"
-            )
-
-
-def _fit_clone(estimator: Any, x: Tensor) -> Any:
-    from sklearn.base import clone
-
-    return clone(estimator).fit(x.cpu().numpy())
+        advice = "small values keep the false-positive rate near its level"
+        check_share(self.test_fraction, "test_fraction", advice)
 
 
 def _owner(model: Any) -> Any:

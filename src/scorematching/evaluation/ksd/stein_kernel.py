@@ -57,14 +57,9 @@ class SteinKernel:
         bandwidth: float | None = None,
         budget: Budget | None = None,
     ) -> SteinKernel:
-        """The Stein kernel of a model at points ``(N, *event)``.
+        """The Stein kernel at points ``(N, *event)`` of a model that `scores_at` accepts.
 
-        Args:
-            model: whatever `scores_at` accepts.
-            x: points ``(N, *event)``.
-            kernel: "imq" or "rbf".
-            bandwidth: h; None is the median distance between the points.
-            budget: of memory.
+        The bandwidth None is the median distance between the points.
         """
         s = scores_at(model, x, budget).double()
         points = x.detach().flatten(1).double()
@@ -85,7 +80,8 @@ class SteinKernel:
 
     def matrix(self) -> Tensor:
         """All of it, ``(N, N)``."""
-        return joined(self._chunks(), lambda rows: self.block(rows, slice(None)), [self._indices()])
+        rows = torch.arange(len(self))
+        return joined(self._chunks(), lambda part: self.block(part, slice(None)), [rows])
 
     def diagonal(self) -> Tensor:
         """``u(x_i, x_i) = |s_i|^2 phi(0) - 2 D phi'(0) / h^2``, ``(N,)``."""
@@ -108,7 +104,7 @@ class SteinKernel:
             block[:, stop - start :] *= 2
             return torch.cat([_forms(block, part[:, start:]) for part in weights.split(size)])
 
-        return sum_of_chunks(self._chunks(), forms, self._indices())
+        return sum_of_chunks(self._chunks(), forms, torch.arange(len(self)))
 
     def statistics(self, weights: Tensor | None = None) -> Tensor:
         """``sum_{i != j} w_i w_j u_ij / (N (N - 1))`` for signs w, ``(B, N) -> (B,)``.
@@ -122,9 +118,6 @@ class SteinKernel:
     def _chunks(self) -> Chunks:
         """Rows of the matrix, some at a time."""
         return Chunks(max(1, _MAX_ENTRIES // len(self)), self.budget)
-
-    def _indices(self) -> Tensor:
-        return torch.arange(len(self))
 
 
 def _forms(block: Tensor, weights: Tensor) -> Tensor:

@@ -103,12 +103,8 @@ def ksd_test(
     with limited(max_memory, _ADVICE) as budget:
         stein = SteinKernel.of(fixed, x, kernel, bandwidth, budget)
         signs = _signs((num_bootstrap, len(x)), flip_probability, x, generator)
-        return _wild_bootstrap(stein, signs)
-
-
-def _wild_bootstrap(stein: SteinKernel, signs: Tensor) -> KSDTest:
-    statistics = stein.statistics(torch.cat([torch.ones_like(signs[:1]), signs]))
-    return _outcome(statistics, len(stein), "wild bootstrap")
+        statistics = stein.statistics(torch.cat([torch.ones_like(signs[:1]), signs]))
+        return _outcome(statistics, len(x), "wild bootstrap")
 
 
 def _parametric_bootstrap(

@@ -188,9 +188,7 @@ class _Path:
 class _Parts:
     """Evaluates functions of chains in a budget of memory, for some chains of all groups at a time.
 
-    Args:
-        groups: G; row ``c G + g`` is chain c of group g.
-        budget: None evaluates all chains at once.
+    Row ``c G + g`` is chain c of group g. Without a budget all chains are evaluated at once.
     """
 
     def __init__(self, groups: int, budget: Budget | None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from scorematching.training.streams.arrow import import_arrow, to_rows
@@ -53,6 +54,8 @@ class CsvSource(Source):
         with self.path.open("rb") as file:
             file.seek(piece.start)
             content = file.read(piece.length)
+        if not content.strip():
+            return torch.empty(0, len(self.columns), dtype=torch.float64)
         formats = self.arrow.csv
         reading = formats.ReadOptions(column_names=list(self.names), use_threads=False)
         types = dict.fromkeys(self.names, self.arrow.float64())
@@ -61,17 +64,12 @@ class CsvSource(Source):
         try:
             table = formats.read_csv(self.arrow.BufferReader(content), reading, parsing, kept)
         except self.arrow.ArrowException as error:
-            if not content.strip():
-                return to_rows(self._empty())
             raise ValueError(
                 f"{self.path} must hold {len(self.names)} numbers per line, separated by "
                 f"{self.delimiter!r}, got, in line {piece.line} or after it: "
                 f"{str(error).splitlines()[0]}; correct the line, or leave out columns of words"
             ) from error
         return to_rows(table)
-
-    def _empty(self) -> Any:
-        return self.arrow.table({name: self.arrow.array([], "double") for name in self.columns})
 
 
 def _decoded(path: Path, line: bytes) -> str:

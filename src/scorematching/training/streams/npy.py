@@ -28,9 +28,8 @@ class NpySource(Source):
         self.dtype, self.offset, count = array.dtype, array.offset, len(array)
         self.numbers = math.prod(self.event)
         self.row_bytes = max(1, self.numbers) * self.dtype.itemsize
-        rows = max(1, BLOCK_BYTES // self.row_bytes)
-        self.rows = rows
-        self.sizes = [min(rows, count - start) for start in range(0, count, rows)]
+        self.rows = max(1, BLOCK_BYTES // self.row_bytes)
+        self.sizes = [min(self.rows, count - start) for start in range(0, count, self.rows)]
 
     def read(self, block: int) -> Tensor:
         """The rows of a block."""

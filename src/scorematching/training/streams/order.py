@@ -30,12 +30,9 @@ class Window(NamedTuple):
 
 
 def windows(sizes: Sequence[int], per_window: int, seed: int) -> list[Window]:
-    """The windows of an epoch.
+    """The windows of an epoch, from the rows of each block; the last may have fewer blocks.
 
-    Args:
-        sizes: rows of each block.
-        per_window: blocks in a window; the last may have fewer.
-        seed: of the epoch. The same seed gives the same order.
+    The same seed gives the same order.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(sizes), generator=generator).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,11 +51,7 @@ def whitened(fit: Fit) -> Fit:
 
 
 def families(base: Any, n: int) -> list[Family]:
-    """The candidates of a base by name, or of several.
-
-    Args:
-        base: "auto", a name of `NAMES`, or a list of names.
-        n: number of points.
+    """The candidates of a base for n points: "auto", a name of `NAMES`, or a list of names.
 
     Raises:
         ValueError: if a name is unknown.
@@ -119,8 +116,4 @@ def _mixture(count: int, covariance: str, ridge: float, white: bool) -> Candidat
 
 def _flows(kinds: Sequence[str]) -> list[Candidate]:
     """Normalising flows; the mean of those of all folds is better than a single one."""
-
-    def of(kind: str) -> Fit:
-        return lambda x, held, g: fit_flow(kind, x, held, g)
-
-    return [Candidate(kind, of(kind), averaged=True) for kind in kinds]
+    return [Candidate(kind, partial(fit_flow, kind), averaged=True) for kind in kinds]

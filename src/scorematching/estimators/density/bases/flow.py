@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from scorematching.distributions import Distribution, standard_normal_log_density
-from scorematching.estimators.density.bases.inversion import invert
 from scorematching.estimators.density.bases.seeds import seeded
 from scorematching.estimators.density.bases.spline import Spline
 from scorematching.estimators.density.bases.transformed import score_by_autograd
@@ -28,11 +29,7 @@ _CHUNK = 4096
 
 
 class FlowModule(nn.Module):
-    """The log-density of a flow, ``(N, D) -> (N,)``.
-
-    Args:
-        transform: zuko's lazy transformation of points to normal noise.
-    """
+    """The log-density of a flow, of zuko's lazy transformation of points to normal noise."""
 
     normalised = True
 
@@ -47,12 +44,7 @@ class FlowModule(nn.Module):
 
 
 class PresetFlow(FlowModule):
-    """A flow with the layers that `fit_flow` trains, close to the normal at first.
-
-    Args:
-        kind: "maf" or "nsf".
-        dim: D.
-    """
+    """A flow of a kind ("maf", "nsf") that `fit_flow` trains, close to the normal at first."""
 
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__(_transform(kind, dim))
@@ -60,12 +52,7 @@ class PresetFlow(FlowModule):
 
 
 class Flow(Distribution):
-    """A trained flow as a distribution.
-
-    Args:
-        module: in double precision.
-        dim: D.
-    """
+    """A trained flow, in double precision, as a distribution."""
 
     def __init__(self, module: FlowModule, dim: int) -> None:
         super().__init__(dim, like=next(module.parameters()).detach())
@@ -118,7 +105,8 @@ def fit_flow(
     """
     with seeded(generator):
         module = PresetFlow(kind, x.shape[1]).to(x.device)
-    batch = min(_batch_size(len(x)), len(x))
+    # More points per step where there are more, so that steps are used well.
+    batch = min(len(x), 128 if len(x) < 1000 else 256 if len(x) < 10_000 else 512)
     per_epoch = max(1, len(x) // batch)
     config = TrainConfig(
         steps=min(max_steps, _MAX_EPOCHS * per_epoch),
@@ -138,11 +126,6 @@ def fit_flow(
         generator=generator,
     )
     return Flow(module.to(x.dtype), x.shape[1])
-
-
-def _batch_size(n: int) -> int:
-    """Points per step: more where there are more, so that steps are used well."""
-    return 128 if n < 1000 else 256 if n < 10_000 else 512
 
 
 def _transform(kind: str, dim: int) -> Any:
@@ -182,3 +165,29 @@ def _zuko_flows() -> Any:
         for name, value in kept.items():
             setattr(base, name, value)
     return zuko.flows
+
+
+def invert(transform: Any, z: Tensor) -> Tensor:
+    """The points that a composed autoregressive transformation maps to z, ``(N, D) -> (N, D)``.
+
+    zuko's own inverse evaluates all columns D times. Here the parameters of a column are computed
+    when those before it are known, and only they.
+    """
+    for layer in reversed(transform.transforms):
+        # A flow of one column has layers without a network.
+        z = _inverted(layer, z) if hasattr(layer, "hyper") else layer(None).inv(z)
+    return z
+
+
+def _inverted(layer: Any, y: Tensor) -> Tensor:
+    x = torch.zeros_like(y)
+    *first, last = layer.hyper
+    hidden = nn.Sequential(*first)
+    weights = (last.mask * last.weight).unflatten(0, (-1, layer.total))
+    biases = last.bias.unflatten(0, (-1, layer.total))
+    sizes = [math.prod(shape) for shape in layer.shapes]
+    for j in layer.order.argsort().tolist():
+        parts = F.linear(hidden(x), weights[j], biases[j]).split(sizes, -1)
+        shaped = [p.reshape(len(y), *shape) for p, shape in zip(parts, layer.shapes)]
+        x[:, j] = layer.univariate(*shaped).inv(y[:, j])
+    return x

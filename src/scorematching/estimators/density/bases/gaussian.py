@@ -32,9 +32,7 @@ def fit_gaussian(x: Tensor, shrink: bool = True) -> Gaussian:
     """
     centred = x - x.mean(0)
     covariance = centred.mT @ centred / len(x)
-    share = shrinkage(x) if shrink else 0.0
-    target = covariance.diagonal().mean() * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    return Gaussian(x.mean(0), covariance.lerp(target, max(share, _FLOOR)))
+    return Gaussian(x.mean(0), shrunk(covariance, shrinkage(x) if shrink else 0.0))
 
 
 def shrinkage(x: Tensor) -> float:
@@ -43,3 +41,9 @@ def shrinkage(x: Tensor) -> float:
         return 0.0
     _, share = ledoit_wolf(x.cpu().numpy())
     return float(share)
+
+
+def shrunk(covariance: Tensor, share: float) -> Tensor:
+    """A covariance moved towards a multiple of the identity, and so far that it has full rank."""
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return covariance.lerp(covariance.diagonal().mean() * identity, max(share, _FLOOR))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,28 +10,6 @@ from torch import Tensor
 from torch.distributions import Transform, constraints
 
 _BOUND, _MIN_SLOPE = 5.0, 1e-3
-
-
-class Piece(NamedTuple):
-    """The part of a spline around each value, between knots (x0, y0) and (x1, y1).
-
-    Attributes:
-        inside: whether the value is between the outermost knots; the map is the identity outside.
-        x0: left knot.
-        width: ``x1 - x0``.
-        y0: lower knot.
-        height: ``y1 - y0``.
-        d0: slope at the left knot.
-        d1: slope at the right knot.
-    """
-
-    inside: Tensor
-    x0: Tensor
-    width: Tensor
-    y0: Tensor
-    height: Tensor
-    d0: Tensor
-    d1: Tensor
 
 
 class Spline(Transform):
@@ -93,8 +70,12 @@ class Spline(Transform):
         """Logarithms of the slopes at x."""
         return self.call_and_ladj(x)[1]
 
-    def _piece(self, value: Tensor, inverse: bool = False) -> Piece:
-        """The piece around each value, by its place among the knots of x, or of y."""
+    def _piece(self, value: Tensor, inverse: bool = False) -> tuple[Tensor, ...]:
+        """The piece around each value, between the knots (x0, y0) and (x1, y1).
+
+        Returns whether the value is between the outermost knots (the map is the identity outside),
+        x0, ``x1 - x0``, y0, ``y1 - y0``, and the slopes at both knots.
+        """
         parts = [_expanded(v, value) for v in (self.x, self.y, self.slopes)]
         knots = parts[1 if inverse else 0]
         k = (knots < value).sum(0) - 1
@@ -103,7 +84,7 @@ class Spline(Transform):
         ends = torch.stack([k, k + 1])
         (x0, x1), (y0, y1), free = (part.gather(0, ends) for part in parts)
         d0, d1 = _bounded(free, 1.0).exp()
-        return Piece(inside, x0, x1 - x0, y0, y1 - y0, d0, d1)
+        return inside, x0, x1 - x0, y0, y1 - y0, d0, d1
 
 
 def _expanded(knots: Tensor, value: Tensor) -> Tensor:

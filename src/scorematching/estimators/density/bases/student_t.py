@@ -9,10 +9,10 @@ from torch import Tensor
 
 from scorematching.distributions import Distribution
 from scorematching.distributions.base import inverse, log_det, whitener
-from scorematching.estimators.density.bases.gaussian import shrinkage
+from scorematching.estimators.density.bases.gaussian import shrinkage, shrunk
 
 _DEGREES = (40, 20, 10, 6, 4, 3, 2, 1)
-_ITERATIONS, _TOLERANCE, _FLOOR, _MAX_POINTS = 100, 1e-5, 1e-9, 20_000
+_ITERATIONS, _TOLERANCE, _MAX_POINTS = 100, 1e-5, 20_000
 
 
 class MultivariateT(Distribution):
@@ -76,9 +76,8 @@ def fit_student_t(x: Tensor) -> MultivariateT:
     x = x[:: -(-len(x) // _MAX_POINTS)]
     centre = x.median(0).values
     clipped = x.clamp(centre - 6, centre + 6)  # a single far point should not decide this
-    share = max(shrinkage(clipped), _FLOOR)
-    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    location, scatter = centre, _scatter(x, centre, x.new_ones(len(x)), share, identity)
+    share = shrinkage(clipped)
+    location, scatter = centre, _scatter(x, centre, x.new_ones(len(x)), share)
     best, largest = None, -math.inf
     for df in _DEGREES:  # each starts where the one before ended, until the likelihood falls
         location, scatter = _em(x, df, share, location, scatter)
@@ -95,22 +94,18 @@ def _em(
     x: Tensor, df: int, share: float, location: Tensor, scatter: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Location and scatter at given degrees of freedom, by iterated weighting."""
-    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(_ITERATIONS):
         y = torch.linalg.solve_triangular(
             torch.linalg.cholesky(scatter), (x - location).mT, upper=False
         )
         weights = (df + x.shape[1]) / (df + y.square().sum(0))
         location = weights @ x / weights.sum()
-        previous, scatter = scatter, _scatter(x, location, weights, share, identity)
+        previous, scatter = scatter, _scatter(x, location, weights, share)
         if (scatter - previous).abs().max() <= _TOLERANCE * previous.abs().max():
             break
     return location, scatter
 
 
-def _scatter(
-    x: Tensor, location: Tensor, weights: Tensor, share: float, identity: Tensor
-) -> Tensor:
+def _scatter(x: Tensor, location: Tensor, weights: Tensor, share: float) -> Tensor:
     centred = (x - location) * weights.sqrt()[:, None]
-    scatter = centred.mT @ centred / len(x)
-    return scatter.lerp(scatter.diagonal().mean() * identity, share)
+    return shrunk(centred.mT @ centred / len(x), share)
