@@ -24,6 +24,7 @@ from scorematching import (
     VectorField,
 )
 from scorematching.diagnostics import PROJECTIONS, VarianceReport, VarianceRow, variance_report
+from scorematching.diagnostics.variance import measure
 from scorematching.models import MLPDensity, ScoreNetwork
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Projection
@@ -264,8 +265,13 @@ def test_suggestion_is_the_smallest_about_as_cheap_as_the_cheapest(report: Varia
     assert report.suggested == (1 if cost[1] <= 1.05 * cost[3] else 3)
 
 
-def test_suggests_many_directions_where_they_are_all_the_noise() -> None:
-    # The same point throughout: no variance due to data, so that time x 1/M decides.
+def test_suggests_many_directions_where_they_are_all_the_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The same point throughout: no variance due to data, so that time x 1/M decides; the clock
+    # gives all M the same time, since threads may wait for a busy machine.
+    clock = itertools.count()
+    monkeypatch.setattr(measure, "now", lambda x: next(clock))
     x = X[:1].expand(4, 2)
     kinds = {"projections": (), "show": False, "repeats": 200}
     kinds["generator"] = torch.Generator().manual_seed(0)
