@@ -90,6 +90,9 @@ def fit(
 
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
+
+    With --tune, --out gets a folder for each fit. The exit status is 1 if all of its fits fail and
+    3 if some do; the same command repeats those that failed.
     """
     if tune:
         tune_fit(context, out, tune, executor, gpus)
