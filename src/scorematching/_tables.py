@@ -4,6 +4,16 @@ import html
 from collections.abc import Iterable, Sequence
 
 
+def one_line(text: str) -> str:
+    r"""A text with line breaks, tabs and other characters that are not printed written as escapes.
+
+    Example:
+        >>> one_line("acid\n(g/l)")
+        'acid\\n(g/l)'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def text_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], align_right: bool = False
 ) -> str:
@@ -11,7 +21,7 @@ def text_table(
 
     Args:
         headings: of the columns; may have several lines.
-        rows: cells, as many as headings.
+        rows: cells, as many as headings; line breaks and tabs in them are shown as escapes.
         align_right: align all columns but the first to the right.
 
     Example:
@@ -28,7 +38,7 @@ def text_table(
         right = align_right and i > 0
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(one_line, row))
     console = Console(width=1000, color_system=None, markup=False, emoji=False, force_jupyter=False)
     with console.capture() as captured:
         console.print(table)

@@ -161,6 +161,24 @@ def test_inspect_shows_runs_and_tables(
     assert "column of text (<i>site</i>)" in capsys.readouterr().out
 
 
+def test_names_with_line_breaks_stay_in_their_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["acid\n(g/l)", "tab\there", "one\x1b[31m"]
+    values = np.random.default_rng(0).normal(size=(30, 3))
+    path = tmp_path / "table.csv"
+    pd.DataFrame(np.column_stack([values[:, :2], np.ones(30)]), columns=names).to_csv(
+        path, index=False
+    )
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    starts = [line.split("  ")[0] for line in shown.splitlines()[-3:]]
+    assert starts == [r"acid\n(g/l)", r"tab\there", r"one\x1b[31m"]
+    assert r"constant (one\x1b[31m)" in shown
+    assert main(["fit", str(path), "--family", "gaussian", "--out", str(tmp_path / "run")]) == 0
+    assert r"precision[acid\n(g/l), tab\there]  " in capsys.readouterr().out
+
+
 def test_commands_that_need_the_table_say_so(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

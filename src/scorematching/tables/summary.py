@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scorematching._tables import text_table
+from scorematching._tables import one_line, text_table
 
 _SHOWN = 5
 
@@ -114,6 +114,6 @@ def listed(names: Any) -> str:
         >>> listed("abcdefg")
         'a, b, c, d, e and 2 more'
     """
-    words = [str(name) for name in names]
+    words = [one_line(str(name)) for name in names]
     more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     return ", ".join(words[:_SHOWN]) + more
