@@ -128,7 +128,7 @@ class FitResult(Estimates):
         """A function of the parameters, with standard errors by the delta method.
 
         Args:
-            g: differentiable, takes the parameters by name and returns a tensor.
+            g: differentiable, takes the parameters by name and returns a tensor, or several.
             names: of the numbers that it returns; "g", or "g[0]", "g[1]" ..., by default.
 
         Returns:
@@ -137,7 +137,7 @@ class FitResult(Estimates):
         model = self._setting.model
 
         def flat(theta: Tensor) -> Tensor:
-            return torch.as_tensor(g(model.unflatten(theta))).reshape(-1)
+            return _as_vector(g(model.unflatten(theta)))
 
         count = len(flat(self._values))
         if names is None:
@@ -217,3 +217,20 @@ class FitResult(Estimates):
             "Directions are independent between points; they cause "
             f"{100 * float(share):.1f}% of the variance of the gradient.",
         )
+
+
+def _as_vector(value: Any) -> Tensor:
+    """What a function of parameters returned, as one vector.
+
+    Raises:
+        TypeError: if it is neither numbers nor a sequence of tensors.
+    """
+    if isinstance(value, (list, tuple)):
+        return torch.cat([_as_vector(each) for each in value])
+    try:
+        return torch.as_tensor(value).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"g must return a tensor, or a tuple of tensors, got {type(value).__name__}; stack "
+            "the numbers that you want"
+        ) from error
