@@ -8,17 +8,22 @@ directions average to it, and the second shrinks like 1/M for M independent dire
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from scorematching.errors import SingularInformationError
 from scorematching.inference.optimise import solve
 from scorematching.inference.problem import Derivatives, Problem
 
 REDRAWS = 16
 """Draws of the directions that the split of K is measured with."""
+
+ZERO = 1e-8
+"""Standard deviation of one point's estimate that is zero, in units of the parameter."""
 
 
 class Split(NamedTuple):
@@ -64,8 +69,31 @@ def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) ->
     return Split(centred.T @ centred / n - within / r, within)
 
 
-def groups_of(cluster: Any, num_points: int) -> Tensor | None:
-    """Clusters of rows as integers from 0.
+def require_variation(problem: Problem, theta: Tensor, covariance: Tensor) -> None:
+    """Refuse estimates without variance: every point's gradient in some parameter is zero there.
+
+    Args:
+        problem: with the parameters that the fit started from.
+        theta: the estimates ``(P,)``.
+        covariance: of them.
+
+    Raises:
+        SingularInformationError: naming the parameters.
+    """
+    size = torch.maximum(theta.abs(), (theta - problem.model.start).abs())
+    zero = (problem.num_points * covariance.diagonal()).sqrt() <= ZERO * size
+    if bool(zero.any()):
+        names = [name for name, is_zero in zip(problem.model.names, zero) if is_zero]
+        raise SingularInformationError(
+            "standard errors need gradients that vary over points, got gradients that are zero at "
+            f"the estimates of {', '.join(names[:4])}: such a parameter lies on the boundary of "
+            "what the model can express (as a in 1 + a^2 at zero), or all points are alike; fix "
+            "it, or write the model in another way"
+        )
+
+
+def groups_of(cluster: Any, weights: Tensor) -> Tensor | None:
+    """Clusters of rows as integers from 0; rows of weight zero are in the first one.
 
     Raises:
         ValueError: if there is not one label per row, or there are fewer than two clusters.
@@ -73,15 +101,22 @@ def groups_of(cluster: Any, num_points: int) -> Tensor | None:
     if cluster is None:
         return None
     labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    num_points, used = len(weights), (weights > 0).tolist()
     if labels.shape != (num_points,):
         raise ValueError(
             f"cluster must hold one label per row of X, shape ({num_points},), got {labels.shape}; "
             "pass a column of labels"
         )
-    found, index = np.unique(labels, return_inverse=True)
-    if len(found) < 2:
+    names = labels.tolist()
+    if missing := sum(name is None or name != name for name in names):
         raise ValueError(
-            f"cluster must name at least two clusters, got {len(found)}; leave it out for "
+            f"cluster must have a label for every row, got none in {missing} rows; give rows that "
+            "stand alone a label each"
+        )
+    places = {name: i for i, name in enumerate(dict.fromkeys(compress(names, used)))}
+    if len(places) < 2:
+        raise ValueError(
+            f"cluster must name at least two clusters, got {len(places)}; leave it out for "
             "independent rows"
         )
-    return torch.as_tensor(index.reshape(-1))
+    return torch.tensor([places.get(name, 0) for name in names])

@@ -23,6 +23,10 @@ from scorematching.objectives.base import Objective
 from scorematching.objectives.sliced import Sliced
 
 
+ENOUGH_CLUSTERS = 30
+"""From which the normal distribution of estimates is a fair approximation."""
+
+
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What was fitted, and how.
@@ -42,6 +46,13 @@ class Setting:
     objective: Objective
     groups: Tensor | None
     seed: int
+
+    @property
+    def event(self) -> torch.Size:
+        """The shape of a complete point."""
+        part = self.problem.parts[0]
+        pattern = getattr(part.view, "pattern", part.x[0])
+        return pattern.shape
 
     @cached_property
     def split(self) -> Split | None:
@@ -156,7 +167,7 @@ class FitResult(Estimates):
             X: points ``(N, *event)``.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
         """
-        model, x = self._setting.model, as_float64(X, "X")
+        model, x = self._setting.model, self._points(X)
         if which == "score":
             with torch.no_grad():
                 return self.field.score(x).numpy()
@@ -167,6 +178,16 @@ class FitResult(Estimates):
             )
         with torch.no_grad():
             return model.at(self._values)(x).numpy()
+
+    def _points(self, X: Any) -> Tensor:
+        """Points of the shape of those of the fit."""
+        x, event = as_float64(X, "X"), self._setting.event
+        if x.shape[1:] != event or not x.ndim:
+            raise ValueError(
+                f"X must have shape (N, {', '.join(map(str, event))}), got {tuple(x.shape)}; give "
+                "the columns of the fit"
+            )
+        return x
 
     def how_many_projections(self, share: float = 0.1) -> HowMany:
         """The variance that directions add, for M = 1, 2, 4 ... directions per point.
@@ -209,6 +230,16 @@ class FitResult(Estimates):
         )
 
     def _notes(self) -> tuple[str, ...]:
+        return (*self._few_clusters(), *self._noise())
+
+    def _few_clusters(self) -> tuple[str, ...]:
+        groups = self._setting.groups
+        count = ENOUGH_CLUSTERS if groups is None else int(groups.max()) + 1
+        if count >= ENOUGH_CLUSTERS:
+            return ()
+        return (f"Only {count} clusters: standard errors are rough, and intervals are too short.",)
+
+    def _noise(self) -> tuple[str, ...]:
         parts = self._setting.split
         if parts is None:
             return ()
