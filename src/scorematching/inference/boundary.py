@@ -22,6 +22,18 @@ ENOUGH = 10
 intervals of 400 exponential points cover in 89% of the cases, with none in 0%."""
 
 
+class ScaleError(ValueError):
+    """The weight of a domain is constant at the points.
+
+    Attributes:
+        column: of the points, None for a weight of all columns.
+        median: distance to the boundary.
+    """
+
+    column: int | None = None
+    median: float = 0.0
+
+
 def require_weight(region: Any, x: Tensor) -> None:
     """Refuse a weight that misses points near the boundary.
 
@@ -30,7 +42,7 @@ def require_weight(region: Any, x: Tensor) -> None:
         x: points ``(N, *event)``, NaN where an entry is missing.
 
     Raises:
-        ValueError: naming the column and a weight that suits it.
+        ScaleError: naming the column and a weight that suits it.
     """
     if not isinstance(region, (Box, Domain)):
         return
@@ -43,7 +55,8 @@ def require_weight(region: Any, x: Tensor) -> None:
         near = int((distance[known] <= NEAR * median).sum())
         varied = int((slope[known] != 0).sum())
         if varied < ENOUGH and near > 2 * varied + 2:
-            _refuse(region, "" if isinstance(region, Domain) else column, near, varied, median)
+            place = None if isinstance(region, Domain) else column
+            raise _refusal(region, place, near, varied, float(median))
 
 
 def _seen(region: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,11 +66,15 @@ def _seen(region: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return region.depth(x)[:, None], region.drift(x).flatten(1).abs().sum(1, keepdim=True)
 
 
-def _refuse(region: Any, column: Any, near: int, varied: int, median: Tensor) -> None:
-    where = f" of column {column}" if column != "" else ""
-    raise ValueError(
+def _refusal(
+    region: Any, column: int | None, near: int, varied: int, median: float
+) -> ScaleError:
+    where = "" if column is None else f" of column {column}"
+    error = ScaleError(
         f"h must vary near the boundary, where {near} points{where} lie, got {region}, whose h is "
         f"constant at all but {varied} of them: its cap is far below the scale of the data, and "
-        f'the boundary would be ignored; use h="min(x, {float(median):.2g})", or divide columns '
-        "of different units by their standard deviations"
+        f'the boundary would be ignored; use h="min(x, {median:.2g})", or divide columns of '
+        "different units by their standard deviations"
     )
+    error.column, error.median = column, median
+    return error
