@@ -151,6 +151,55 @@ def test_compare_refuses_what_cannot_be_compared(
     assert main(["compare", str(small_run), str(other), "--data", str(changed)]) == 0
 
 
+def test_other_units_are_said(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers at rows in other units are far out, and nothing else would say why."""
+    new, out = tmp_path / "new.csv", tmp_path / "scored.csv"
+    table = pd.read_csv(small_table)
+    table.assign(a=1000 * table["a"] + 500).to_csv(new, index=False)
+    for command in (
+        ["score", str(small_run), str(new), "--out", str(out)],
+        ["evaluate", str(small_run), str(new)],
+        ["compare", str(small_run), str(small_run), "--data", str(new)],
+    ):
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        assert "column 'a' is far from the rows of the fit: its median is" in said
+        assert "column 'b' is far" not in said
+    table.sample(20, random_state=0).to_csv(new, index=False)
+    assert main(["score", str(small_run), str(new), "--out", str(out), "--overwrite"]) == 0
+    assert "is far from" not in capsys.readouterr().out
+
+
+def test_one_row_has_no_standard_error(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    pd.concat([pd.read_csv(small_table).head(1)] * 3).to_csv(new, index=False)
+    for command in (
+        ["evaluate", str(small_run), str(new)],
+        ["compare", str(small_run), str(small_run), "--data", str(new)],
+    ):
+        assert main(command) == 1
+        assert "needs two different rows or more" in capsys.readouterr().err
+
+
+def test_arguments_that_contradict_each_other(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    shutil.copy(small_table, new)
+    assert main(["evaluate", str(small_run), str(new), "--data", str(small_table)]) == 1
+    assert "--data must be left out beside DATA" in capsys.readouterr().err
+    assert main(["score", str(small_run), str(new), "--out", str(new), "--overwrite"]) == 1
+    assert "--out must be another file than DATA" in capsys.readouterr().err
+    assert new.read_bytes() == small_table.read_bytes()
+    pd.read_csv(new).rename(columns={"a": "A"}).to_csv(new, index=False)
+    assert main(["evaluate", str(small_run), str(new)]) == 1
+    assert "none named 'a'; is it 'A' there?" in capsys.readouterr().err
+
+
 def test_inspect_shows_runs_and_tables(
     small_run: Path, small_table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import known_rows, rows_of
+from scorematching.cli.rows import far_columns, known_rows, rows_of
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
@@ -59,8 +59,8 @@ def _check_columns(a: Run, b: Run) -> None:
 
 def _given_rows(a: Run, b: Run, data: str, data_dir: str | None) -> Any:
     loaded = read(data, data_dir)
-    rows = rows_of(a, loaded, "compare").drop_duplicates()
-    say(*known_rows(loaded, a, b))
+    rows = rows_of(a, loaded, "compare")
+    say(*known_rows(loaded, a, b), *far_columns(a, rows))
     return rows
 
 
