@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -233,8 +235,9 @@ def test_commands_that_need_the_table_say_so(
 ) -> None:
     moved, run = tmp_path / "moved.csv", tmp_path / "run"
     shutil.copytree(small_run, run)
-    text = (run / "run.json").read_text().replace(str(small_table), str(tmp_path / "gone.csv"))
-    (run / "run.json").write_text(text)
+    about = json.loads((run / "run.json").read_text())
+    about["options"]["path"] = str(tmp_path / "gone.csv")  # which alone may change
+    (run / "run.json").write_text(json.dumps(about))
     assert main(["evaluate", str(run)]) == 1
     assert "give its place with --data" in capsys.readouterr().err
     shutil.copy(small_table, moved)
@@ -251,3 +254,56 @@ def test_damaged_runs_are_refused(
     (tmp_path / "run.json").write_text(text)
     assert main(["inspect", str(tmp_path)]) == 1
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def _edit(path: Path, *keys: str, value: object) -> None:
+    """Change a number of a JSON file."""
+    content = json.loads(path.read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(content))
+
+
+def _exchange_models(run: Path) -> None:
+    shutil.rmtree(run / "model")
+    shutil.copytree(run / "baselines" / "Gaussian", run / "model")
+
+
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda run: _edit(run / "run.json", "options", "seed", value=5), "run.json has changed"),
+    (lambda run: _edit(run / "run.json", "held_out", "rows", value=9), "run.json has changed"),
+    (lambda run: _edit(run / "run.json", "width", value=None), "run.json has changed"),
+    (lambda run: _edit(run / "split.json", "held_out", value=[0, 1, 2]), "split.json has changed"),
+    (lambda run: (run / "split.json").unlink(), "split.json is gone"),
+    (lambda run: shutil.rmtree(run / "baselines"), "config.json is gone"),
+    (lambda run: shutil.rmtree(run / "model"), "model/config.json is gone"),
+    (_exchange_models, "model/config.json has changed"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_changed_runs_are_refused(
+    change: Callable[[Path], object],
+    message: str,
+    small_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rows of the fit would be called held out, or an error would name a key of a dict."""
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    change(run)
+    for command in (["evaluate", str(run)], ["sample", str(run), "3"], ["inspect", str(run)]):
+        assert main(command) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_runs_of_earlier_versions_have_no_checksums(small_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    about = json.loads((run / "run.json").read_text())
+    del about["checksums"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert main(["inspect", str(run)]) == 0
