@@ -73,3 +73,28 @@ def test_a_parameter_on_its_boundary_has_no_error() -> None:
         fit(bounded, x, start={"a": 1.0, "b": 0.0})
     inside = fit(bounded, 0.2 * x, start={"a": 1.0, "b": 0.0})
     assert inside.bse["a"] > 1e-3
+
+
+@pytest.mark.parametrize("units", [[1.0, 1e8], [1e6, 1e6], [1e-6, 1.0]])
+def test_errors_in_other_units_are_rescaled(units: list[float]) -> None:
+    """Small estimates of a fit by Newton steps are not taken for zeros."""
+    x, u = points(300), torch.tensor(units, dtype=torch.float64)
+
+    def rates(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return -0.5 * (theta["log_precision"].exp() * x.square()).sum(-1)
+
+    plain = fit(rates, x, start={"log_precision": torch.zeros(2)})
+    scaled = fit(rates, x * u, start={"log_precision": 0.3 - 2 * u.log()})
+    np.testing.assert_allclose([*scaled.bse.values()], [*plain.bse.values()], rtol=1e-6)
+
+
+def test_errors_of_incomplete_rows_in_other_units_are_rescaled() -> None:
+    """The start is a precision of one, which is 1e12 times the estimate."""
+    x, unit = points(300), 1e6
+    x[::10, 1] = torch.nan
+    a, b = (
+        fit(models.Gaussian(2), y, missing="weighted", generator=torch.Generator().manual_seed(1))
+        for y in (x, unit * x)
+    )
+    name = "precision[1,1]"
+    assert math.isclose(b.bse[name] * unit**2, a.bse[name], rel_tol=1e-5)

@@ -22,8 +22,8 @@ from scorematching.inference.problem import Derivatives, Problem
 REDRAWS = 16
 """Draws of the directions that the split of K is measured with."""
 
-ZERO = 1e-8
-"""Standard deviation of one point's estimate that is zero, in units of the parameter."""
+CANCELLED = 0.01
+"""Share of the gradients of points that is left of them in their mean, at a minimum, at most."""
 
 
 class Split(NamedTuple):
@@ -69,19 +69,21 @@ def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) ->
     return Split(centred.T @ centred / n - within / r, within)
 
 
-def require_variation(problem: Problem, theta: Tensor, covariance: Tensor) -> None:
-    """Refuse estimates without variance: every point's gradient in some parameter is zero there.
+def require_variation(problem: Problem, found: Derivatives) -> None:
+    """Refuse estimates at which every point's gradient in some parameter is zero.
+
+    At a minimum gradients of points cancel. Where each of them is zero, what is left of them is the
+    distance to the minimum: their mean is as large as they are.
 
     Args:
-        problem: with the parameters that the fit started from.
-        theta: the estimates ``(P,)``.
-        covariance: of them.
+        problem: with the weights of the points.
+        found: derivatives at the estimates.
 
     Raises:
         SingularInformationError: naming the parameters.
     """
-    size = torch.maximum(theta.abs(), (theta - problem.model.start).abs())
-    zero = (problem.num_points * covariance.diagonal()).sqrt() <= ZERO * size
+    size = (problem.weights @ found.gradients.square()).sqrt()
+    zero = found.gradient.abs() >= CANCELLED * size
     if bool(zero.any()):
         names = [name for name, is_zero in zip(problem.model.names, zero) if is_zero]
         raise SingularInformationError(

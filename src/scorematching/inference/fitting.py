@@ -104,9 +104,9 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
     """The minimum of a problem, with its covariance."""
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
-    covariance = sandwich(optimum.derivatives, problem.weights, groups)
     if not optimum.is_closed_form:  # where gradients are linear in the parameters
-        require_variation(problem, optimum.theta, covariance)
+        require_variation(problem, optimum.derivatives)
+    covariance = sandwich(optimum.derivatives, problem.weights, groups)
     setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
     return FitResult(setting, covariance)
 
