@@ -3,6 +3,9 @@
 import html
 from collections.abc import Iterable, Sequence
 
+WIDTH = 1_000_000
+"""Characters of a line, more than any table has: columns that do not fit would be cut."""
+
 
 def one_line(text: str) -> str:
     r"""A text with line breaks, tabs and other characters that are not printed written as escapes.
@@ -39,7 +42,7 @@ def text_table(
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(one_line, row))
-    console = Console(width=1000, color_system=None, markup=False, emoji=False, force_jupyter=False)
+    console = Console(width=WIDTH, color_system=None, markup=False, emoji=False, force_jupyter=False)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

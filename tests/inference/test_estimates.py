@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 import torch
 
-from scorematching.inference import Estimates, FitResult, fit, models
+from scorematching.inference import Estimates, FitResult, HowMany, fit, models
 
 
 def gaussian_fit() -> FitResult:
@@ -90,3 +90,11 @@ def test_a_function_may_return_several_tensors() -> None:
 def test_a_function_must_be_differentiable(g: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="g must return"):
         gaussian_fit().function(g)
+
+
+def test_tables_of_many_parameters_are_not_cut() -> None:
+    """The column of counts was lost, and names ended in dots."""
+    names = tuple(f"precision[{i},{i}]" for i in range(200))
+    lines = str(HowMany(names, (16,), ((1.25,) * 200,), 0.1, 16)).splitlines()
+    assert lines[0].split() == ["M", *names]
+    assert lines[1].split() == ["16", *["1.25"] * 200]
