@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scorematching.domains.base import Region, spread
-from scorematching.domains.weights import Weight, gradient, weight_function
+from scorematching.domains.weights import Weight, check_weight, gradient, weight_function
 
 Bound = float | tuple[float, ...]
 
@@ -57,7 +57,7 @@ class Box(Region):
             raise ValueError(
                 f"lower must be below upper, got {self.lower} and {self.upper}; exchange them"
             )
-        weight_function(self.h)
+        check_weight(self.h)
 
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the nearest bound, ``(N,)``; negative outside."""
