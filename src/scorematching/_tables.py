@@ -42,7 +42,9 @@ def text_table(
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(one_line, row))
-    console = Console(width=WIDTH, color_system=None, markup=False, emoji=False, force_jupyter=False)
+    console = Console(
+        width=WIDTH, color_system=None, markup=False, emoji=False, force_jupyter=False
+    )
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -202,6 +202,19 @@ def test_arguments_that_contradict_each_other(
     assert "none named 'a'; is it 'A' there?" in capsys.readouterr().err
 
 
+def test_compare_says_whose_noise_the_rows_have(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The order of the runs matters then."""
+    out = tmp_path / "plain"
+    assert main(["fit", str(small_table), "--out", str(out), *QUICK, "--dequantise", "none"]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(small_run), str(out)]) == 0
+    assert "rows have that of A" in capsys.readouterr().out
+    assert main(["compare", str(small_run), str(small_run)]) == 0
+    assert "rows have that of A" not in capsys.readouterr().out
+
+
 def test_inspect_shows_runs_and_tables(
     small_run: Path, small_table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

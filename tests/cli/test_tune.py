@@ -62,7 +62,7 @@ def test_the_exit_status_says_whether_fits_failed(
     assert "all 1 fits failed" in capsys.readouterr().err
     assert main(["fit", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "exit status is 1 if all of its fits fail and 3 if some do" in shown
+    assert "model=mlp,dkef. Exit status 3: some failed." in shown
 
 
 def test_a_loss_of_zero_is_a_number(
@@ -125,3 +125,12 @@ def test_time_limits_need_one_process(
     command = ["fit", "redwine", "--out", str(tmp_path / "run"), "--max-minutes", "1"]
     assert main(command) == 1
     assert "--max-minutes must be left out where several processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--executor", "ray"], ["--gpus", "1"]])
+def test_options_of_tune_need_it(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were ignored without it."""
+    assert main(["fit", "redwine", "--out", str(tmp_path / "run"), *option]) == 1
+    assert "--executor and --gpus must be with --tune" in capsys.readouterr().err

@@ -57,5 +57,5 @@ def test_columns_without_bounds_are_not_judged() -> None:
 def test_incomplete_rows_are_judged_by_what_was_observed() -> None:
     x = 1e8 * torch.cat([exponential(), exponential(seed=1)], 1)
     x[::10, 0] = torch.nan
-    with pytest.raises(ValueError, match="h must vary near the boundary, .* column 0"):
+    with pytest.raises(ValueError, match=r"h must vary near the boundary, .* column 0"):
         fit(models.TruncatedGaussian(2), x, missing="weighted")

@@ -19,7 +19,7 @@ def points(n: int, d: int = 2) -> Tensor:
 
 
 def test_points_of_weight_zero_do_not_count() -> None:
-    """Three points do not determine the errors of five parameters, whatever else is in the table."""
+    """Three points do not determine the errors of five parameters."""
     x = points(100)
     with pytest.raises(ValueError, match=r"more points than .* \(5\), got 3 rows"):
         fit(models.Gaussian(2), x, weights=[1.0] * 3 + [0.0] * 97)
@@ -69,7 +69,7 @@ def test_a_parameter_on_its_boundary_has_no_error() -> None:
     def bounded(theta: dict[str, Tensor], x: Tensor) -> Tensor:
         return -0.5 * (2 + theta["a"] ** 2) * x.square().sum(-1) + theta["b"] * x.sum(-1)
 
-    with pytest.raises(SingularInformationError, match="zero at the estimates of a: .* boundary"):
+    with pytest.raises(SingularInformationError, match=r"zero at the estimates of a: .* boundary"):
         fit(bounded, x, start={"a": 1.0, "b": 0.0})
     inside = fit(bounded, 0.2 * x, start={"a": 1.0, "b": 0.0})
     assert inside.bse["a"] > 1e-3

@@ -49,7 +49,7 @@ def test_points_of_a_prediction(points: Any) -> None:
 
 
 def test_start_is_a_dict() -> None:
-    with pytest.raises(TypeError, match="start must be a dict .* got list"):
+    with pytest.raises(TypeError, match=r"start must be a dict .* got list"):
         fit(models.Gaussian(2), X, start=[1.0, 2.0])
 
 
@@ -63,7 +63,7 @@ def test_columns_far_from_zero_are_named() -> None:
 def test_a_saddle_is_no_lack_of_data() -> None:
     """The loss is even in a, so a fit that starts at zero cannot leave it."""
     with pytest.raises(SingularInformationError, match=r"falls along \+1 a; choose another start"):
-        fit(lambda t, x: -t["a"] ** 2 * x.square().sum(-1), X, start={"a": 0.0})
+        fit(lambda t, x: -(t["a"] ** 2) * x.square().sum(-1), X, start={"a": 0.0})
 
 
 def test_tables_of_pandas_and_whole_numbers() -> None:

@@ -311,7 +311,7 @@ def test_a_density_on_a_domain_ends_at_its_boundary() -> None:
 
 
 def test_columns_of_samples_are_matched_by_name() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 2)) + [0, 100]
+    x = np.random.default_rng(0).normal((0, 100), size=(50, 2))
     data = pd.DataFrame(x, columns=["a", "b"])
     for axes in (sm.plot.pairs(data, data[["b", "a"]]), sm.plot.pairs(data, data)):
         dots = [found.get_offsets() for found in axes[1, 0].collections]

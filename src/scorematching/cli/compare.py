@@ -34,6 +34,8 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     rows = add_noise(rows, a.about["width"], a.seed + 1)
     which = "rows that neither was fitted to" if data is None else f"different rows of {data}"
     say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {which}")
+    if a.about["width"] != b.about["width"]:
+        say("A and B differ in the noise of rounded columns; rows have that of A")
     if a.kind == b.kind == "density":
         found = [log_densities(run.model, rows[run.columns]) for run in (a, b)]
         say(_verdict("log-likelihood A - B", paired_difference(*found), larger_is_better=True))

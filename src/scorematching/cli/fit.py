@@ -56,7 +56,9 @@ MaxRows = Annotated[int | None, typer.Option(min=MIN_ROWS, help="Draw so many at
 MaxMemory = Annotated[str | None, typer.Option(help="Draw rows that fit into 2GB, say.")]
 Tune = Annotated[
     list[str] | None,
-    typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
+    typer.Option(
+        help="Fit with each of several values, as model=mlp,dkef. Exit status 3: some failed."
+    ),
 ]
 Executor = Annotated[
     Literal["local", "ray"], typer.Option(help="Of --tune: one after the other, or a Ray cluster.")
@@ -90,13 +92,15 @@ def fit(
 
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
-
-    With --tune, --out gets a folder for each fit. The exit status is 1 if all of its fits fail and
-    3 if some do; the same command repeats those that failed.
     """
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return
+    if executor != "local" or gpus:
+        raise ValueError(
+            f"--executor and --gpus must be with --tune, got --executor {executor} and --gpus "
+            f"{gpus:g}; --device cuda fits on a GPU of this machine"
+        )
     check_minutes(max_minutes)
     check_device(device)
     _check_family(family, model, objective)

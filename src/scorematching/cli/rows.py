@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from scorematching._extras import import_extra
 from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
-
+from scorematching.tables.summary import alike
 
 FAR = 10.0
 """Distance of the median from the mean of the fit, in standard deviations, that is worth a line."""
@@ -29,8 +28,8 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     absent = [name for name in run.columns if name not in loaded.frame]
     for name in absent:
         if name in run.summary.modelled:
-            close = _alike(name, list(loaded.frame))
-            meant = f"; is it {close[0]!r} there?" if close else ""
+            close = alike(name, list(loaded.frame))
+            meant = f"; is it {close!r} there?" if close else ""
             raise ValueError(
                 f"{loaded.name} must have the columns that {run.folder} was fitted to, got none "
                 f"named {name!r}{meant}"
@@ -44,12 +43,6 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
         numbers = numbers.assign(**{name: restored[:, run.columns.index(name)] for name in absent})
     _refuse_far(run, loaded, numbers)
     return numbers[run.columns]
-
-
-def _alike(name: str, names: list[str]) -> list[str]:
-    """Names that could have been meant, the same in other letters first."""
-    same = [each for each in names if each.casefold() == name.casefold()]
-    return same or get_close_matches(name, names, n=1)
 
 
 def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
@@ -80,8 +73,8 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
         median = float(np.nanmedian(numbers[name]))
         if abs(median - mean) > FAR * std:
             said.append(
-                f"column {name!r} is far from the rows of the fit: its median is {median:.4g}, where "
-                f"the fit had {mean:.4g} +- {std:.2g}; are these other units?"
+                f"column {name!r} is far from the rows of the fit: its median is {median:.4g}, "
+                f"where the fit had {mean:.4g} +- {std:.2g}; are these other units?"
             )
     return said
 

@@ -39,7 +39,7 @@ def score(
     check_output(out, overwrite)
     loaded = read(data, data_dir)
     if out.exists() and Path(data).exists() and out.samefile(data):
-        raise ValueError(f"--out must be another file than DATA, got {out} for both; name a new one")
+        raise ValueError(f"--out must be another file than DATA, got {out}; name a new one")
     numbers = columns_of(found, loaded)
     good = np.isfinite(numbers.to_numpy()).all(1)
     if not good.any():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from scorematching.domains import Box, Domain
@@ -66,9 +65,7 @@ def _seen(region: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return region.depth(x)[:, None], region.drift(x).flatten(1).abs().sum(1, keepdim=True)
 
 
-def _refusal(
-    region: Any, column: int | None, near: int, varied: int, median: float
-) -> ScaleError:
+def _refusal(region: Any, column: int | None, near: int, varied: int, median: float) -> ScaleError:
     where = "" if column is None else f" of column {column}"
     error = ScaleError(
         f"h must vary near the boundary, where {near} points{where} lie, got {region}, whose h is "

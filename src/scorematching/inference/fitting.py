@@ -299,6 +299,6 @@ def _require_columns(x: Tensor, model: Any) -> None:
     """Require as many columns as a model of `inference.models` has."""
     if isinstance(model, NamedModel) and x.shape[1:] != (model.dim,):
         raise ValueError(
-            f"X must have {model.dim} column{'s' * (model.dim > 1)} for {type(model).__name__}, got "
-            f"{x[0].numel()}, shape {tuple(x.shape)}; give the model dim={x[0].numel()}"
+            f"X must have {model.dim} column{'s' * (model.dim > 1)} for {type(model).__name__}, "
+            f"got {x[0].numel()}, shape {tuple(x.shape)}; give the model dim={x[0].numel()}"
         )

@@ -22,7 +22,6 @@ from scorematching.inference.summary import Summary
 from scorematching.objectives.base import Objective
 from scorematching.objectives.sliced import Sliced
 
-
 ENOUGH_CLUSTERS = 30
 """From which the normal distribution of estimates is a fair approximation."""
 
