@@ -96,11 +96,7 @@ def fit(
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return
-    if executor != "local" or gpus:
-        raise ValueError(
-            f"--executor and --gpus must be with --tune, got --executor {executor} and --gpus "
-            f"{gpus:g}; --device cuda fits on a GPU of this machine"
-        )
+    _check_executor(executor, gpus)
     check_minutes(max_minutes)
     check_device(device)
     _check_family(family, model, objective)
@@ -130,6 +126,15 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
+
+
+def _check_executor(executor: str, gpus: float) -> None:
+    """Refuse options of a sweep without one."""
+    if executor != "local" or gpus:
+        raise ValueError(
+            f"--executor and --gpus must be with --tune, got --executor {executor} and --gpus "
+            f"{gpus:g}; --device cuda fits on a GPU of this machine"
+        )
 
 
 def _check_family(family: str | None, model: str, objective: str) -> None:
