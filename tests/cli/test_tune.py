@@ -80,7 +80,15 @@ def test_a_loss_of_zero_is_a_number(
     assert [line.split(":")[0] for line in lines[:3]] == ["seed=3", "seed=2", "seed=1"]
 
 
-def test_a_changed_table_is_fitted_again(
+def test_a_family_is_not_tuned(
+    fitted: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fit", "redwine", "--out", str(tmp_path), "--family", "gaussian"]
+    assert main([*command, "--tune", "seed=1,2"]) == 1 and not fitted
+    assert "--tune must be without --family" in capsys.readouterr().err
+
+
+def test_results_of_a_changed_table_are_refused(
     fitted: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "table.csv"
@@ -90,6 +98,8 @@ def test_a_changed_table_is_fitted_again(
     table.write_text("a\n1\n3\n")
     assert main(command) == 1 and len(fitted) == 2
     assert "was fitted to another table" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0 and len(fitted) == 4
+    assert main(command) == 0 and len(fitted) == 4
 
 
 @pytest.mark.parametrize("pair", ["columns=pH,alcohol", "dequantise=auto,none", "drop-missing=1"])
