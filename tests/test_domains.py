@@ -413,6 +413,14 @@ def test_points_on_a_bound_with_an_infinite_score_are_named(loss: Any) -> None:
         loss(domain=PositiveOrthant())(model, x)
 
 
+@pytest.mark.parametrize("h", [torch.ones_like, torch.exp, lambda x: x + 1e-3, torch.log])
+def test_weights_that_do_not_vanish_at_the_boundary_are_refused(h: Any) -> None:
+    """With h = 1 an exponential sample is fitted by a normal distribution, without a word."""
+    for make in (lambda: PositiveOrthant(h), lambda: Domain(lambda x: x[:, 0], h)):
+        with pytest.raises(ValueError, match="h must be zero at distance zero"):
+            make()
+
+
 def test_zeros_are_moved_inside() -> None:
     x = torch.tensor([[0.0, 0.4, 0.6]], dtype=torch.float64)
     moved = Simplex.interior(x)

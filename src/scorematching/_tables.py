@@ -24,6 +24,19 @@ class Table:
     def __str__(self) -> str:
         return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"
 
+WIDTH = 1_000_000
+"""Characters of a line, more than any table has: columns that do not fit would be cut."""
+
+
+def one_line(text: str) -> str:
+    r"""A text with line breaks, tabs and other characters that are not printed written as escapes.
+
+    Example:
+        >>> one_line("acid\n(g/l)")
+        'acid\\n(g/l)'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
 
 def text_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], align_right: bool = False
@@ -32,7 +45,7 @@ def text_table(
 
     Args:
         headings: of the columns; may have several lines.
-        rows: cells, as many as headings.
+        rows: cells, as many as headings; line breaks and tabs in them are shown as escapes.
         align_right: align all columns but the first to the right.
 
     Example:
@@ -49,8 +62,10 @@ def text_table(
         right = align_right and i > 0
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    console = Console(width=1000, color_system=None, markup=False, emoji=False, force_jupyter=False)
+        table.add_row(*map(one_line, row))
+    console = Console(
+        width=WIDTH, color_system=None, markup=False, emoji=False, force_jupyter=False
+    )
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +153,68 @@ def test_compare_refuses_what_cannot_be_compared(
     assert main(["compare", str(small_run), str(other), "--data", str(changed)]) == 0
 
 
+def test_other_units_are_said(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers at rows in other units are far out, and nothing else would say why."""
+    new, out = tmp_path / "new.csv", tmp_path / "scored.csv"
+    table = pd.read_csv(small_table)
+    table.assign(a=1000 * table["a"] + 500).to_csv(new, index=False)
+    for command in (
+        ["score", str(small_run), str(new), "--out", str(out)],
+        ["evaluate", str(small_run), str(new)],
+        ["compare", str(small_run), str(small_run), "--data", str(new)],
+    ):
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        assert "column 'a' is far from the rows of the fit: its median is" in said
+        assert "column 'b' is far" not in said
+    table.sample(20, random_state=0).to_csv(new, index=False)
+    assert main(["score", str(small_run), str(new), "--out", str(out), "--overwrite"]) == 0
+    assert "is far from" not in capsys.readouterr().out
+
+
+def test_one_row_has_no_standard_error(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    pd.concat([pd.read_csv(small_table).head(1)] * 3).to_csv(new, index=False)
+    for command in (
+        ["evaluate", str(small_run), str(new)],
+        ["compare", str(small_run), str(small_run), "--data", str(new)],
+    ):
+        assert main(command) == 1
+        assert "needs two different rows or more" in capsys.readouterr().err
+
+
+def test_arguments_that_contradict_each_other(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    shutil.copy(small_table, new)
+    assert main(["evaluate", str(small_run), str(new), "--data", str(small_table)]) == 1
+    assert "--data must be left out beside DATA" in capsys.readouterr().err
+    assert main(["score", str(small_run), str(new), "--out", str(new), "--overwrite"]) == 1
+    assert "--out must be another file than DATA" in capsys.readouterr().err
+    assert new.read_bytes() == small_table.read_bytes()
+    pd.read_csv(new).rename(columns={"a": "A"}).to_csv(new, index=False)
+    assert main(["evaluate", str(small_run), str(new)]) == 1
+    assert "none named 'a'; is it 'A' there?" in capsys.readouterr().err
+
+
+def test_compare_says_whose_noise_the_rows_have(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The order of the runs matters then."""
+    out = tmp_path / "plain"
+    assert main(["fit", str(small_table), "--out", str(out), *QUICK, "--dequantise", "none"]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(small_run), str(out)]) == 0
+    assert "rows have that of A" in capsys.readouterr().out
+    assert main(["compare", str(small_run), str(small_run)]) == 0
+    assert "rows have that of A" not in capsys.readouterr().out
+
+
 def test_inspect_shows_runs_and_tables(
     small_run: Path, small_table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,13 +225,32 @@ def test_inspect_shows_runs_and_tables(
     assert "column of text (<i>site</i>)" in capsys.readouterr().out
 
 
+def test_names_with_line_breaks_stay_in_their_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["acid\n(g/l)", "tab\there", "one\x1b[31m"]
+    values = np.random.default_rng(0).normal(size=(30, 3))
+    path = tmp_path / "table.csv"
+    pd.DataFrame(np.column_stack([values[:, :2], np.ones(30)]), columns=names).to_csv(
+        path, index=False
+    )
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    starts = [line.split("  ")[0] for line in shown.splitlines()[-3:]]
+    assert starts == [r"acid\n(g/l)", r"tab\there", r"one\x1b[31m"]
+    assert r"constant (one\x1b[31m)" in shown
+    assert main(["fit", str(path), "--family", "gaussian", "--out", str(tmp_path / "run")]) == 0
+    assert r"precision[acid\n(g/l), tab\there]  " in capsys.readouterr().out
+
+
 def test_commands_that_need_the_table_say_so(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved, run = tmp_path / "moved.csv", tmp_path / "run"
     shutil.copytree(small_run, run)
-    text = (run / "run.json").read_text().replace(str(small_table), str(tmp_path / "gone.csv"))
-    (run / "run.json").write_text(text)
+    about = json.loads((run / "run.json").read_text())
+    about["options"]["path"] = str(tmp_path / "gone.csv")  # which alone may change
+    (run / "run.json").write_text(json.dumps(about))
     assert main(["evaluate", str(run)]) == 1
     assert "give its place with --data" in capsys.readouterr().err
     shutil.copy(small_table, moved)
@@ -184,3 +267,56 @@ def test_damaged_runs_are_refused(
     (tmp_path / "run.json").write_text(text)
     assert main(["inspect", str(tmp_path)]) == 1
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def _edit(path: Path, *keys: str, value: object) -> None:
+    """Change a number of a JSON file."""
+    content = json.loads(path.read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(content))
+
+
+def _exchange_models(run: Path) -> None:
+    shutil.rmtree(run / "model")
+    shutil.copytree(run / "baselines" / "Gaussian", run / "model")
+
+
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda run: _edit(run / "run.json", "options", "seed", value=5), "run.json has changed"),
+    (lambda run: _edit(run / "run.json", "held_out", "rows", value=9), "run.json has changed"),
+    (lambda run: _edit(run / "run.json", "width", value=None), "run.json has changed"),
+    (lambda run: _edit(run / "split.json", "held_out", value=[0, 1, 2]), "split.json has changed"),
+    (lambda run: (run / "split.json").unlink(), "split.json is gone"),
+    (lambda run: shutil.rmtree(run / "baselines"), "config.json is gone"),
+    (lambda run: shutil.rmtree(run / "model"), "model/config.json is gone"),
+    (_exchange_models, "model/config.json has changed"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_changed_runs_are_refused(
+    change: Callable[[Path], object],
+    message: str,
+    small_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rows of the fit would be called held out, or an error would name a key of a dict."""
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    change(run)
+    for command in (["evaluate", str(run)], ["sample", str(run), "3"], ["inspect", str(run)]):
+        assert main(command) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_runs_of_earlier_versions_have_no_checksums(small_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    about = json.loads((run / "run.json").read_text())
+    del about["checksums"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert main(["inspect", str(run)]) == 0

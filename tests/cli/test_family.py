@@ -48,3 +48,21 @@ def test_rows_outside_the_domain_are_refused(
     error = capsys.readouterr().err
     assert f"--family {family} needs" in error and message in error and len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("family", ["truncated", "square-root", "gamma"])
+def test_columns_in_small_units_are_refused(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fitted as they are, no point would be where the weight varies."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.exponential(2, 500), "salary, $": rng.exponential(5e4, 500)})
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    command = ["fit", str(path), "--family", family, "--out", str(tmp_path / "run")]
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "'salary, $' with a median of" in error and "divide the column by" in error
+    frame.assign(**{"salary, $": frame["salary, $"] / 5e4}).to_csv(path, index=False)
+    assert main(command) == 0
+    assert 'linear["salary, $"]' in capsys.readouterr().out

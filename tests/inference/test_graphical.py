@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -431,3 +433,29 @@ def test_two_hundred_columns_take_less_than_twenty_seconds(name):
 def test_too_few_steps_warn():
     with pytest.warns(ConvergenceWarning, match="2 steps did not reach the minimum"):
         GraphicalModel(penalty=0.01, max_iter=2).fit(chain(50)[0])
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e7])
+def test_columns_far_from_zero(offset: float) -> None:
+    """Only eta depends on where zero is; at 1e7 there were two edges too many."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(-1000, 1000, size=(500, 4)) / 1024  # the same differences after the move
+    X[:, 1] += X[:, 0]
+    here, there = (GraphicalModel().fit(x) for x in (X, X + offset))
+    np.testing.assert_array_equal(there.graph_, here.graph_)
+    np.testing.assert_allclose(there.precision_, here.precision_, rtol=1e-6)
+    np.testing.assert_allclose(there.eta_, here.eta_ + offset * here.precision_.sum(1), rtol=1e-6)
+    np.testing.assert_allclose(there.score(X + offset), here.score(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("extra", [lambda X: 3 * X[:, 0], lambda X: X[:, 0] - 2 * X[:, 2]])
+def test_columns_that_follow_from_others_are_refused(extra: Callable[[Any], Any]) -> None:
+    """Without an error the graph had no edges, or only those of the copies."""
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    with pytest.raises(ValueError, match=r"linear functions of others, got \[0, .*4\]"):
+        GraphicalModel().fit(np.column_stack([X, extra(X)]))
+
+
+def test_the_path_leads_to_smaller_penalties() -> None:
+    with pytest.raises(ValueError, match="min_penalty_ratio must lie between 0 and 1, got 2"):
+        GraphicalModel(min_penalty_ratio=2).fit(np.random.default_rng(0).normal(size=(50, 3)))

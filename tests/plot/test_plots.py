@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import scorematching as sm
+from scorematching.inference import fit, models
 from scorematching.plot.calibration import band, rank_curve
 from scorematching.plot.palette import FAMILIES, style
 from scorematching.plot.plane import Plane
@@ -298,3 +299,38 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_bad_input_is_explained(call: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError, FileNotFoundError), match=message):
         call()
+
+
+def test_a_density_on_a_domain_ends_at_its_boundary() -> None:
+    """Two thirds of the area under the curve lay below zero."""
+    x = -torch.rand(500, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log()
+    curve = sm.plot.density(fit(models.TruncatedGaussian(1), x), x).lines[0]
+    grid, heights = curve.get_data()
+    assert (grid < 0).any() and (heights[grid < 0] == 0).all()
+    assert np.trapezoid(heights[grid >= 0], grid[grid >= 0]) == pytest.approx(1.0, abs=0.03)
+
+
+def test_columns_of_samples_are_matched_by_name() -> None:
+    x = np.random.default_rng(0).normal((0, 100), size=(50, 2))
+    data = pd.DataFrame(x, columns=["a", "b"])
+    for axes in (sm.plot.pairs(data, data[["b", "a"]]), sm.plot.pairs(data, data)):
+        dots = [found.get_offsets() for found in axes[1, 0].collections]
+        np.testing.assert_array_equal(dots[0], dots[1])
+    for draw in (sm.plot.pairs, lambda x, y: sm.plot.calibration(None, x, samples=y)):
+        with pytest.raises(ValueError, match="samples must have the columns of data"):
+            draw(data, data.rename(columns={"a": "c"}))
+
+
+def test_samples_out_of_range_are_missing_from_histograms() -> None:
+    """One sample in ten within the range has a tenth of the area."""
+    x = np.random.default_rng(0).normal(size=(1000, 1))
+    lost = np.where(np.arange(1000)[:, None] < 100, x, 1e6)
+    samples, data = (p.get_xy()[:, 1].sum() for p in sm.plot.pairs(x, lost)[0, 0].patches)
+    assert samples / data == pytest.approx(0.1, rel=0.1)
+
+
+def test_names_are_shown_as_they_are() -> None:
+    data = pd.DataFrame(np.eye(3), columns=["a $ for $", "b", "c"])
+    assert sm.plot.pairs(data)[2, 0].get_xlabel() == r"a \$ for \$"
+    with pytest.raises(ValueError, match="names must hold one name for each of the 3 columns"):
+        sm.plot.pairs(data, names=["a"])

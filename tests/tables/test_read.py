@@ -54,6 +54,22 @@ def test_header_is_found_out(tmp_path: Path) -> None:
     assert list(read(path).frame) == ["column 1", *FRAME]
 
 
+def test_years_are_names_unless_rows_have_them_too(tmp_path: Path) -> None:
+    """A line of names that is read as a row would be the farthest outlier of the table."""
+    path = tmp_path / "t.csv"
+    path.write_text("2019,2020,2021\n1.5,2.5,3.5\n4.5,5.5,6.5\n")
+    assert list(read(path).frame) == ["2019", "2020", "2021"] and len(read(path).frame) == 2
+    path.write_text("1999,2020\n1950,1960\n1901,1980\n")  # years of birth and death
+    assert len(read(path).frame) == 3
+    path.write_text("2021,2020\n1,2\n3,4\n")
+    assert len(read(path).frame) == 3
+
+
+def test_columns_without_a_name_get_one_that_is_free(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("column 2,\n1,2\n3,4\n")
+    assert list(read(tmp_path / "t.csv").frame) == ["column 2", "column 2, without a name"]
+
+
 def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('name,x\n"Doe, Jane",1\n"Roe, Jo",2\n')
@@ -73,6 +89,7 @@ def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
         ("t.parquet", b"a,b\n1,2\n", "must be a parquet file"),
         ("t.npy", b"a,b\n1,2\n", "npy format, got: a file of another format; write it with"),
         ("t.csv", b"# of 2024\na,b\n1,2\n", "remove lines of comments, such as '# of 2024'"),
+        ("t.csv", b"sep=;\na;b\n1;2\n", "got 'sep=;', which is for Excel; remove that line"),
         ("t.xlsx", b"PK", "got .xlsx"),
         ("t", b"a,b\n1,2\n", "got no suffix"),
     ],

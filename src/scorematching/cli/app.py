@@ -44,7 +44,8 @@ def run_app(app: typer.Typer, arguments: list[str] | None = None) -> int:
         arguments: its command line; None is that of the process.
 
     Returns:
-        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 130 if interrupted,
+        The exit status: 0, 1 for an error, 2 for a mistake in the command line, 3 if some fits of
+        ``fit --tune`` failed, 130 if interrupted,
         141 if the reader of its output has gone, as in ``scorematching datasets | head -1``.
     """
     try:

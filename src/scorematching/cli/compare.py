@@ -9,7 +9,7 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import known_rows, rows_of
+from scorematching.cli.rows import far_columns, known_rows, rows_of
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
@@ -34,6 +34,8 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     rows = add_noise(rows, a.about["width"], a.seed + 1)
     which = "rows that neither was fitted to" if data is None else f"different rows of {data}"
     say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {which}")
+    if a.about["width"] != b.about["width"]:
+        say("A and B differ in the noise of rounded columns; rows have that of A")
     if a.kind == b.kind == "density":
         found = [log_densities(run.model, rows[run.columns]) for run in (a, b)]
         say(_verdict("log-likelihood A - B", paired_difference(*found), larger_is_better=True))
@@ -59,8 +61,8 @@ def _check_columns(a: Run, b: Run) -> None:
 
 def _given_rows(a: Run, b: Run, data: str, data_dir: str | None) -> Any:
     loaded = read(data, data_dir)
-    rows = rows_of(a, loaded, "compare").drop_duplicates()
-    say(*known_rows(loaded, a, b))
+    rows = rows_of(a, loaded, "compare")
+    say(*known_rows(loaded, a, b), *far_columns(a, rows))
     return rows
 
 

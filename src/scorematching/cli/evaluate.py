@@ -8,7 +8,7 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, Table, say
-from scorematching.cli.rows import known_rows, rows_of
+from scorematching.cli.rows import far_columns, known_rows, rows_of
 from scorematching.runs import HeldOut, hold_out_scores, open_run
 from scorematching.runs.split import add_noise
 from scorematching.tables import read
@@ -24,14 +24,19 @@ def evaluate(
     Without DATA the rows are those that fit held out, and the numbers those of the report.
     """
     found = open_run(run)
+    if new is not None and data is not None:
+        raise ValueError(
+            f"--data must be left out beside DATA, got {data} and {new}; it is the place of the "
+            "table of the fit"
+        )
     if new is None:
         table = found.prepared(found.read_table(data, data_dir))
         rows = found.parts(table).test
     else:
         loaded = read(new, data_dir)
-        rows = rows_of(found, loaded, "evaluate").drop_duplicates()
+        rows = rows_of(found, loaded, "evaluate")
+        say(*known_rows(loaded, found), *far_columns(found, rows))
         rows = add_noise(rows, found.about["width"], found.seed + 1)
-        say(*known_rows(loaded, found))
     scores = hold_out_scores(found.model, found.baselines, found.space, rows)
     say(*describe(scores, "held-out rows" if new is None else f"different rows of {new}"))
 

@@ -56,7 +56,9 @@ MaxRows = Annotated[int | None, typer.Option(min=MIN_ROWS, help="Draw so many at
 MaxMemory = Annotated[str | None, typer.Option(help="Draw rows that fit into 2GB, say.")]
 Tune = Annotated[
     list[str] | None,
-    typer.Option(help="Fit with each of several values, such as model=mlp,dkef; repeatable."),
+    typer.Option(
+        help="Fit with each of several values, as model=mlp,dkef. Exit status 3: some failed."
+    ),
 ]
 Executor = Annotated[
     Literal["local", "ray"], typer.Option(help="Of --tune: one after the other, or a Ray cluster.")
@@ -94,6 +96,7 @@ def fit(
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return
+    _check_executor(executor, gpus)
     check_minutes(max_minutes)
     check_device(device)
     _check_family(family, model, objective)
@@ -123,6 +126,15 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
+
+
+def _check_executor(executor: str, gpus: float) -> None:
+    """Refuse options of a sweep without one."""
+    if executor != "local" or gpus:
+        raise ValueError(
+            f"--executor and --gpus must be with --tune, got --executor {executor} and --gpus "
+            f"{gpus:g}; --device cuda fits on a GPU of this machine"
+        )
 
 
 def _check_family(family: str | None, model: str, objective: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,10 @@ from scorematching._extras import import_extra
 from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
+from scorematching.tables.summary import alike
+
+FAR = 10.0
+"""Distance of the median from the mean of the fit, in standard deviations, that is worth a line."""
 
 
 def columns_of(run: Run, loaded: Loaded) -> Any:
@@ -25,8 +28,8 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     absent = [name for name in run.columns if name not in loaded.frame]
     for name in absent:
         if name in run.summary.modelled:
-            close = get_close_matches(name, list(loaded.frame), n=1)
-            meant = f"; is it {close[0]!r} there?" if close else ""
+            close = alike(name, list(loaded.frame))
+            meant = f"; is it {close!r} there?" if close else ""
             raise ValueError(
                 f"{loaded.name} must have the columns that {run.folder} was fitted to, got none "
                 f"named {name!r}{meant}"
@@ -43,10 +46,10 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
 
 
 def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
-    """Complete rows in the columns that a model takes.
+    """Complete and different rows in the columns that a model takes.
 
     Raises:
-        ValueError: if values are missing or infinite, with the first row.
+        ValueError: if values are missing or infinite, with the first row, or there is only one.
     """
     numbers = columns_of(run, loaded)
     if said := incomplete(numbers):
@@ -54,7 +57,26 @@ def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
             f"{command} needs rows of numbers, got in {loaded.name} {said}; leave them out of the "
             "file"
         )
-    return numbers
+    rows = numbers.drop_duplicates()
+    if len(rows) < 2:
+        raise ValueError(
+            f"{command} needs two different rows or more for standard errors, got {len(rows)} in "
+            f"{loaded.name}; `scorematching score` takes single rows"
+        )
+    return rows
+
+
+def far_columns(run: Run, numbers: Any) -> list[str]:
+    """A line for each column that lies far from the rows of the fit, as in other units."""
+    scaling, said = run.space.scaling, []
+    for name, mean, std in zip(run.space.columns, scaling.mean.tolist(), scaling.std.tolist()):
+        median = float(np.nanmedian(numbers[name]))
+        if abs(median - mean) > FAR * std:
+            said.append(
+                f"column {name!r} is far from the rows of the fit: its median is {median:.4g}, "
+                f"where the fit had {mean:.4g} +- {std:.2g}; are these other units?"
+            )
+    return said
 
 
 def known_rows(loaded: Loaded, *runs: Run) -> list[str]:

@@ -13,7 +13,7 @@ from scorematching._extras import import_extra
 from scorematching.cli.app import DataDir
 from scorematching.cli.files import check_output, write_frame
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import columns_of, incomplete
+from scorematching.cli.rows import columns_of, far_columns, incomplete
 from scorematching.runs import Run, open_run
 from scorematching.runs.unusual import RowScores, score_rows
 from scorematching.tables import read
@@ -38,6 +38,8 @@ def score(
     found = open_run(run)
     check_output(out, overwrite)
     loaded = read(data, data_dir)
+    if out.exists() and Path(data).exists() and out.samefile(data):
+        raise ValueError(f"--out must be another file than DATA, got {out}; name a new one")
     numbers = columns_of(found, loaded)
     good = np.isfinite(numbers.to_numpy()).all(1)
     if not good.any():
@@ -47,6 +49,7 @@ def score(
         scores = score_rows(found.model, found.space, numbers[good])
     write_frame(_joined(found, loaded.frame, good, scores), out)
     say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
+    say(*far_columns(found, numbers[good]))
     if not good.all():
         say(f"left empty: {incomplete(numbers)}")
     say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")

@@ -14,10 +14,22 @@ import typer
 
 from scorematching.cli.options import command_of, say
 from scorematching.cluster import Resources, SweepRun, grid, sweep
+from scorematching.cluster.sweeps import RUN
 from scorematching.runs.folder import ABOUT
+from scorematching.tables.sample import sha256_of
 
-NOT_TUNED = {"data", "out", "tune", "executor", "gpus", "overwrite", "data_dir", "device", "family"}
-"""Parameters of ``fit`` that are the same for all fits, or not passed on."""
+NOT_TUNED = {
+    *("data", "out", "tune", "executor", "gpus", "overwrite", "data_dir", "device", "family"),
+    *("columns", "drop_missing", "dequantise"),
+}
+"""Parameters of ``fit`` that are the same for all fits, or not passed on. The last three change the
+table, and losses of different tables cannot be compared."""
+
+OTHER_ROWS = {"seed", "max_rows", "max_memory"}
+"""Parameters with which other rows are held out."""
+
+SOME_FAILED = 3
+"""The exit status if some fits have failed, and others have not."""
 
 
 def tune_fit(
@@ -31,23 +43,71 @@ def tune_fit(
         tune: ``name=value,value`` for each option that varies.
         executor: "local", one after the other, or "ray".
         gpus: of each fit on a Ray cluster.
+
+    Raises:
+        RuntimeError: if all fits fail.
+        typer.Exit: with `SOME_FAILED`, if some do.
+        ValueError: if an option cannot vary, or the folder holds fits of another table.
     """
+    given = context.params
+    if given.get("family"):
+        raise ValueError(
+            f"--tune must be without --family, got --family {given['family']}; a family is fitted "
+            "to all rows, so that none are left to compare fits at"
+        )
     settings = grid(_read(context, tune))
-    words = command_of(context, without={"out", "tune", "executor", "gpus", *settings[0]})[2:]
-    words[0] = str(Path(words[0]).resolve()) if Path(words[0]).is_file() else words[0]
     place = out.resolve()
-    tasks = [
+    tasks = _tasks(context, settings, place)
+    _check_results(place, tasks, bool(given.get("overwrite")))
+    runs = sweep(run_fit, tasks, place, executor, Resources(gpus=gpus))
+    say(*_table(runs, list(settings[0])))
+    _finish(runs)
+
+
+def _tasks(
+    context: typer.Context, settings: Sequence[dict[str, Any]], place: Path
+) -> list[dict[str, Any]]:
+    """What each fit is called with."""
+    left_out = {"out", "tune", "executor", "gpus", "overwrite", *settings[0]}
+    data, *words = command_of(context, without=left_out)[2:]
+    path = Path(data).expanduser()
+    source, table = (str(path.resolve()), sha256_of(path)) if path.is_file() else (data, "")
+    return [
         {
             **chosen,
-            "command": [*words, *_options(chosen)],
+            "table": table,
+            "command": [source, *words, *_options(chosen)],
             "folder": str(place / f"{i:04d}" / "fit"),
         }
         for i, chosen in enumerate(settings)
     ]
-    runs = sweep(run_fit, tasks, place, executor, Resources(gpus=gpus))
-    say(*_table(runs, list(settings[0])))
-    if all(run.error for run in runs):
-        raise RuntimeError(f"all {len(runs)} fits failed, the first with: {runs[0].error}")
+
+
+def _check_results(place: Path, tasks: Sequence[dict[str, Any]], overwrite: bool) -> None:
+    """Refuse results of another table, which would be shown as those of this one; or remove all."""
+    for i, task in enumerate(tasks):
+        path = place / f"{i:04d}" / RUN
+        if overwrite:
+            path.unlink(missing_ok=True)
+        elif path.is_file() and f'"table": {json.dumps(task["table"])}' not in path.read_text():
+            raise ValueError(
+                f"{path} was fitted to another table, or by another version; pass --overwrite to "
+                "fit again, or another folder to --out"
+            )
+
+
+def _finish(runs: Sequence[SweepRun]) -> None:
+    """Say how many fits failed; the exit status tells all from some."""
+    errors = [run.error for run in runs if run.error]
+    if len(errors) == len(runs):
+        raise RuntimeError(f"all {len(runs)} fits failed, the first with: {errors[0]}")
+    if errors:
+        print(
+            f"scorematching: {len(errors)} of {len(runs)} fits failed, the first with: "
+            f"{errors[0]}; the same command repeats them alone",
+            file=sys.stderr,
+        )
+        raise typer.Exit(SOME_FAILED)
 
 
 def run_fit(settings: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +162,8 @@ def _table(runs: Sequence[SweepRun], names: Sequence[str]) -> list[str]:
     """The fits with their held-out numbers, the least loss first."""
 
     def loss(run: SweepRun) -> float:
-        return float((run.metrics.get("loss") or {}).get("mean") or float("inf"))
+        mean = (run.metrics.get("loss") or {}).get("mean")
+        return float("inf") if mean is None else float(mean)
 
     lines = []
     for run in sorted(runs, key=loss):
@@ -110,8 +171,17 @@ def _table(runs: Sequence[SweepRun], names: Sequence[str]) -> list[str]:
         numbers = [_number(name, run.metrics.get(name)) for name in ("loss", "log_likelihood")]
         outcome = f"failed: {run.error}" if run.error else ", ".join(n for n in numbers if n)
         lines.append(f"{chosen}: {outcome} ({run.settings['folder']})")
-    note = "held-out rows chose the first one, so its numbers are a little too good"
-    return [*lines, *([note] if len(runs) > 1 else [])]
+    return [*lines, *_notes(runs, names)]
+
+
+def _notes(runs: Sequence[SweepRun], names: Sequence[str]) -> list[str]:
+    """What has to be known of a comparison."""
+    if sum(run.error is None for run in runs) < 2:
+        return []
+    notes = ["held-out rows chose the first one, so its numbers are a little too good"]
+    if others := [name.replace("_", "-") for name in names if name in OTHER_ROWS]:
+        notes.append(f"fits that differ in {', '.join(others)} have other rows held out")
+    return notes
 
 
 def _number(name: str, estimate: Any) -> str:

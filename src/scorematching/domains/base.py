@@ -27,7 +27,7 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, check_points, check_shape, check_type
 from scorematching._shapes import dimension, event_axes, inner, project
-from scorematching.domains.weights import Weight, gradient, weight_function
+from scorematching.domains.weights import Weight, check_weight, gradient, weight_function
 from scorematching.fields import Field, directions
 
 
@@ -83,7 +83,7 @@ class Domain(Region):
         """Check the arguments."""
         wanted = "distance must be a function (N, *event) -> (N,)"
         check_type(self.distance, Callable, wanted, "for boxes use Box(lower, upper)")
-        weight_function(self.h)
+        check_weight(self.h)
 
     def __repr__(self) -> str:
         name = getattr(self.distance, "__name__", type(self.distance).__name__)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scorematching.domains.base import Region, spread
-from scorematching.domains.weights import Weight, gradient, weight_function
+from scorematching.domains.weights import Weight, check_weight, gradient, weight_function
 
 Bound = float | tuple[float, ...]
 
@@ -57,11 +57,11 @@ class Box(Region):
             raise ValueError(
                 f"lower must be below upper, got {self.lower} and {self.upper}; exchange them"
             )
-        weight_function(self.h)
+        check_weight(self.h)
 
     def depth(self, x: Tensor) -> Tensor:
         """Distance to the nearest bound, ``(N,)``; negative outside."""
-        return self._distances(x).flatten(1).amin(1)
+        return self.distances(x).flatten(1).amin(1)
 
     def weigh(self, x: Tensor, y: Tensor) -> Tensor:
         """``sqrt(h_j) y_j``."""
@@ -72,13 +72,14 @@ class Box(Region):
         return gradient(self._weight, x)[1]
 
     def _weight(self, x: Tensor) -> Tensor:
-        distance = self._distances(x)
+        distance = self.distances(x)
         free = distance.isinf()
         # The inner where keeps infinities away from h, whose derivative there would be NaN.
         h = weight_function(self.h)(torch.where(free, torch.ones_like(distance), distance))
         return torch.where(free, torch.ones_like(h), h)
 
-    def _distances(self, x: Tensor) -> Tensor:
+    def distances(self, x: Tensor) -> Tensor:
+        """Distance of every coordinate to its nearer bound, ``(N, *event)``."""
         lower, upper = (_like(bound, x) for bound in (self.lower, self.upper))
         return torch.minimum(x - lower, upper - x)
 

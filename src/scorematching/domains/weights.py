@@ -50,6 +50,20 @@ def weight_function(h: str | Weight) -> Weight:
     )
 
 
+def check_weight(h: str | Weight) -> None:
+    """Refuse a weight that does not remove the boundary term.
+
+    Raises:
+        ValueError: if it is unknown, or not zero at the boundary.
+    """
+    edge = float(weight_function(h)(torch.zeros(1, dtype=torch.float64)))
+    if not abs(edge) <= 1e-12:
+        raise ValueError(
+            f"h must be zero at distance zero, where it removes the boundary term, got {edge:g}; "
+            '"min(x, 1)" is a start'
+        )
+
+
 def gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """A function's values and the gradient of their sum, connected to x where x is."""
     connected = torch.is_grad_enabled() and x.requires_grad

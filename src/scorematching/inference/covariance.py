@@ -8,17 +8,22 @@ directions average to it, and the second shrinks like 1/M for M independent dire
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from scorematching.errors import SingularInformationError
 from scorematching.inference.optimise import solve
 from scorematching.inference.problem import Derivatives, Problem
 
 REDRAWS = 16
 """Draws of the directions that the split of K is measured with."""
+
+CANCELLED = 0.01
+"""Share of the gradients of points that is left of them in their mean, at a minimum, at most."""
 
 
 class Split(NamedTuple):
@@ -64,8 +69,33 @@ def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) ->
     return Split(centred.T @ centred / n - within / r, within)
 
 
-def groups_of(cluster: Any, num_points: int) -> Tensor | None:
-    """Clusters of rows as integers from 0.
+def require_variation(problem: Problem, found: Derivatives) -> None:
+    """Refuse estimates at which every point's gradient in some parameter is zero.
+
+    At a minimum gradients of points cancel. Where each of them is zero, what is left of them is the
+    distance to the minimum: their mean is as large as they are.
+
+    Args:
+        problem: with the weights of the points.
+        found: derivatives at the estimates.
+
+    Raises:
+        SingularInformationError: naming the parameters.
+    """
+    size = (problem.weights @ found.gradients.square()).sqrt()
+    zero = found.gradient.abs() >= CANCELLED * size
+    if bool(zero.any()):
+        names = [name for name, is_zero in zip(problem.model.names, zero) if is_zero]
+        raise SingularInformationError(
+            "standard errors need gradients that vary over points, got gradients that are zero at "
+            f"the estimates of {', '.join(names[:4])}: such a parameter lies on the boundary of "
+            "what the model can express (as a in 1 + a^2 at zero), or all points are alike; fix "
+            "it, or write the model in another way"
+        )
+
+
+def groups_of(cluster: Any, weights: Tensor) -> Tensor | None:
+    """Clusters of rows as integers from 0; rows of weight zero are in the first one.
 
     Raises:
         ValueError: if there is not one label per row, or there are fewer than two clusters.
@@ -73,15 +103,22 @@ def groups_of(cluster: Any, num_points: int) -> Tensor | None:
     if cluster is None:
         return None
     labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    num_points, used = len(weights), (weights > 0).tolist()
     if labels.shape != (num_points,):
         raise ValueError(
             f"cluster must hold one label per row of X, shape ({num_points},), got {labels.shape}; "
             "pass a column of labels"
         )
-    found, index = np.unique(labels, return_inverse=True)
-    if len(found) < 2:
+    names = labels.tolist()
+    if missing := sum(name is None or name != name for name in names):
         raise ValueError(
-            f"cluster must name at least two clusters, got {len(found)}; leave it out for "
+            f"cluster must have a label for every row, got none in {missing} rows; give rows that "
+            "stand alone a label each"
+        )
+    places = {name: i for i, name in enumerate(dict.fromkeys(compress(names, used)))}
+    if len(places) < 2:
+        raise ValueError(
+            f"cluster must name at least two clusters, got {len(places)}; leave it out for "
             "independent rows"
         )
-    return torch.as_tensor(index.reshape(-1))
+    return torch.tensor([places.get(name, 0) for name in names])

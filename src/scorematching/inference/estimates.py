@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import is_number
+from scorematching.inference.parameters import as_float64
 from scorematching.inference.summary import Summary
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -84,6 +86,10 @@ class Estimates:
     def __init__(self, names: Sequence[str], values: Tensor, covariance: Tensor) -> None:
         """Keep the numbers."""
         self.names = tuple(names)
+        if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
+            raise ValueError(
+                f"names must differ, got {repeated[0]!r} twice or more; give each number its own"
+            )
         self._values = values.detach().double()
         self._covariance = covariance.detach().double()
 
@@ -130,19 +136,22 @@ class Estimates:
             ValueError: if shapes do not match, or the restrictions are not independent.
         """
         matrix = self._restrictions(R)
-        off = matrix @ self._values - torch.as_tensor(np.asarray(q, dtype=np.float64))
+        off = matrix @ self._values - _finite(q, "q")
         if off.shape != (len(matrix),):
             raise ValueError(
                 f"q must be a number or hold one number per restriction, {len(matrix)}, got shape "
                 f"{np.shape(q)}; leave it out to test for zero"
             )
         covariance = matrix @ self._covariance @ matrix.T
-        if torch.linalg.matrix_rank(covariance, hermitian=True) < len(matrix):
+        # In units of standard errors, so that parameters of different size can be tested together.
+        errors = covariance.diagonal().sqrt()
+        scaled, off = covariance / errors / errors[:, None], off / errors
+        if bool((errors == 0).any()) or _rank(scaled) < len(matrix):
             raise ValueError(
-                "R must have independent rows, got restrictions that follow from each other; "
-                "remove some of them"
+                "R must have independent rows, no more than there are points or clusters, got "
+                "restrictions that follow from each other; remove some of them"
             )
-        statistic = off @ torch.linalg.solve(covariance, off)
+        statistic = off @ torch.linalg.solve(scaled, off)
         df = torch.tensor(len(matrix) / 2, dtype=torch.float64)
         pvalue = torch.special.gammaincc(df, statistic / 2)
         return WaldTest(float(statistic), len(matrix), float(pvalue))
@@ -168,7 +177,7 @@ class Estimates:
             R = [R]
         if all(isinstance(name, str) for name in R):
             R = np.eye(len(self.names))[[self._position(name) for name in R]]
-        matrix = torch.as_tensor(np.atleast_2d(np.asarray(R, dtype=np.float64)))
+        matrix = torch.atleast_2d(_finite(R, "R"))
         if matrix.ndim != 2 or len(matrix) == 0 or matrix.shape[1] != len(self.names):
             raise ValueError(
                 f"R must have one column per parameter, shape (k, {len(self.names)}), got "
@@ -188,6 +197,18 @@ class Estimates:
         return NamedValues(self.names, values.numpy())
 
 
+def _finite(values: Any, name: str) -> Tensor:
+    """Numbers of a test as a tensor, refused unless they are finite."""
+    found = as_float64(values, name)
+    if not bool(found.isfinite().all()):
+        raise ValueError(f"{name} must be finite, got {values!r}; leave out what is not known")
+    return found
+
+
+def _rank(matrix: Tensor) -> int:
+    return int(torch.linalg.matrix_rank(matrix, hermitian=True))
+
+
 def transformed(
     names: Sequence[str], function: Callable[[Tensor], Tensor], values: Tensor, covariance: Tensor
 ) -> Estimates:
@@ -195,6 +216,11 @@ def transformed(
     with torch.enable_grad():
         theta = values.detach().clone().requires_grad_()
         y = function(theta)
+        if not y.requires_grad:
+            raise ValueError(
+                "g must return a differentiable function of the parameters, got numbers that do "
+                "not depend on them for autograd; use operations of torch on theta"
+            )
         rows = [torch.autograd.grad(each, theta, retain_graph=True)[0] for each in y]
     jacobian = torch.stack(rows)
     return Estimates(names, y.detach(), jacobian @ covariance @ jacobian.T)

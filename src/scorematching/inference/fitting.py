@@ -18,8 +18,10 @@ from torch import Tensor
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
 from scorematching.domains.base import Region, refuse_rows
-from scorematching.inference.covariance import groups_of, sandwich
+from scorematching.inference.boundary import require_weight
+from scorematching.inference.covariance import groups_of, require_variation, sandwich
 from scorematching.inference.missing import ImportanceWeighted
+from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, parametric
 from scorematching.inference.pieces import ProblemInPieces
@@ -61,7 +63,8 @@ def fit(
         X: points ``(N, *event)``: a tensor, an array or a table.
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
-        weights: of the points, ``(N,)``, not negative; by default all equal.
+        weights: of the points, ``(N,)``, not negative; by default all equal. Errors are those of
+            N points with these weights; for counts of equal rows repeat the rows.
         domain: where the points live, see `domains`; by default that of the objective, or of the
             model if it has an attribute ``domain``.
         missing: None refuses rows with NaN; "weighted", or `ImportanceWeighted`, uses what was
@@ -76,7 +79,7 @@ def fit(
     Raises:
         ValueError: if X is not a finite table, has no more points than parameters, or max_memory
             is too small.
-        SingularInformationError: if the data do not determine the parameters.
+        SingularInformationError: if the data do not determine the parameters or their errors.
         NotConvergedError: if no minimum was found.
         SmoothnessError: if the model has kinks.
 
@@ -94,13 +97,15 @@ def fit(
         problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
         if check:
             check_model(problem)
-        return _solved(problem, prepared, groups_of(cluster, problem.num_points))
+        return _solved(problem, prepared, groups_of(cluster, problem.weights))
 
 
 def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitResult:
     """The minimum of a problem, with its covariance."""
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
+    if not optimum.is_closed_form:  # where gradients are linear in the parameters
+        require_variation(problem, optimum.derivatives)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)
     setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
     return FitResult(setting, covariance)
@@ -140,6 +145,7 @@ def prepare(
 ) -> Prepared:
     """Check the arguments of `fit` and draw the noise."""
     x = as_points(X, missing)
+    _require_columns(x, model)
     own = parametric(model, start)
     objective = independent(ScoreMatching() if objective is None else objective)
     objective = on_domain(objective, domain, model)
@@ -147,11 +153,13 @@ def prepare(
     region = getattr(objective, "domain", None)
     if region is not None and not bool(x.isnan().any()):
         region.check(x)
-    _require_more_points(len(x), own)
+    require_weight(region, x)
+    found = as_weights(weights, len(x))
+    _require_more_points(int((found > 0).sum()), own)
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))
     seed = int(torch.randint(2**62, (), generator=generator)) if noisy else 0
     parts = _parts(x, own, objective, missing, seed)
-    return Prepared(Problem(own, parts, as_weights(weights, len(x))), objective, seed + 1)
+    return Prepared(Problem(own, parts, found), objective, seed + 1)
 
 
 def as_points(X: Any, missing: Any = None) -> Tensor:
@@ -284,4 +292,13 @@ def _require_more_points(num_points: int, model: Parametric) -> None:
         raise ValueError(
             f"X must hold more points than the model has parameters ({len(model.names)}), got "
             f"{num_points} rows; collect more, or fix parameters"
+        )
+
+
+def _require_columns(x: Tensor, model: Any) -> None:
+    """Require as many columns as a model of `inference.models` has."""
+    if isinstance(model, NamedModel) and x.shape[1:] != (model.dim,):
+        raise ValueError(
+            f"X must have {model.dim} column{'s' * (model.dim > 1)} for {type(model).__name__}, "
+            f"got {x[0].numel()}, shape {tuple(x.shape)}; give the model dim={x[0].numel()}"
         )

@@ -15,8 +15,13 @@ MAX_NEWTON = 100
 TOLERANCE = 1e-9
 """Share of the parameters below which a Newton step is zero, both in units of 1/sqrt(H_pp)."""
 
+FAR = 1e4
+"""Mean of a column, in standard deviations, from which rounding is worth a note."""
+
 RANK = 1e-11
 """Share of the largest eigenvalue below which one is zero, for the Hessian with unit diagonal."""
+
+CLOSED_FORM = "closed form: the loss is quadratic in the parameters"
 
 QUADRATIC = 1e-8
 """Relative change of the gradient, beyond a linear one, up to which a loss counts as quadratic."""
@@ -37,6 +42,11 @@ class Optimum(NamedTuple):
     method: str
     iterations: int
 
+    @property
+    def is_closed_form(self) -> bool:
+        """Whether the loss is quadratic in the parameters."""
+        return self.method == CLOSED_FORM
+
 
 def minimise(problem: Problem) -> Optimum:
     """The minimum of a problem, from its model's start.
@@ -53,8 +63,7 @@ def minimise(problem: Problem) -> Optimum:
         require_regular(problem, found.hessian)
         theta = start - solve(found.hessian, found.gradient)
         theta = theta - solve(found.hessian, problem.value_and_gradient(theta)[1])  # rounding
-        method = "closed form: the loss is quadratic in the parameters"
-        return Optimum(theta, problem.derivatives(theta), method, 1)
+        return Optimum(theta, problem.derivatives(theta), CLOSED_FORM, 1)
     theta, steps = _lbfgs(problem, start, _scale(found.hessian))
     theta, found, more = _newton(problem, theta)
     return Optimum(theta, found, "L-BFGS, then Newton steps", steps + more)
@@ -93,11 +102,17 @@ def require_regular(problem: Problem, hessian: Tensor) -> None:
     values, vectors = torch.linalg.eigh(hessian / d / d[:, None])
     if values[0] > RANK * values[-1]:
         return
-    kind = "singular" if values[0] >= -RANK * values[-1] else "not positive definite"
+    along = _combination(problem, vectors[:, 0] / d)
+    if values[0] < -RANK * values[-1]:
+        raise SingularInformationError(
+            "the Hessian of the mean loss must be positive definite, got one that is not positive "
+            f"definite: the fit has stopped where the loss still falls along {along}; choose "
+            "another start, or fix or remove parameters"
+        )
     raise SingularInformationError(
-        f"the Hessian of the mean loss must be positive definite, got one that is {kind}: the "
-        f"data do not determine {_combination(problem, vectors[:, 0] / d)}{_collinear(problem)}; "
-        "fix or remove parameters, or collect points that tell them apart"
+        "the Hessian of the mean loss must be positive definite, got one that is singular: the "
+        f"data do not determine {along}{_columns_to_blame(problem)}; fix or remove parameters, or "
+        "collect points that tell them apart"
     )
 
 
@@ -109,11 +124,14 @@ def _combination(problem: Problem, vector: Tensor) -> str:
     return " ".join(terms)
 
 
-def _collinear(problem: Problem) -> str:
-    """A note where a column of the data is a combination of others."""
+def _columns_to_blame(problem: Problem) -> str:
+    """A note where columns of the data are far from zero, or a combination of others."""
     x = problem.parts[0].x.flatten(1)
     centred = x - x.mean(0)
     scale = centred.square().mean(0).sqrt().clamp_min(1e-300)
+    far = ((x.mean(0).abs() > FAR * scale) & (x != x[0]).any(0)).nonzero()[:, 0].tolist()
+    if far:
+        return f" (columns {far} of X vary little beside their means: subtract these first)"
     _, values, v = torch.linalg.svd(centred / scale, full_matrices=False)
     if len(values) < x.shape[1] or values[-1] > 1e-10 * values[0]:
         return ""

@@ -87,6 +87,11 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
         raise ValueError(
             "model must have parameters that need gradients, got none; set requires_grad on them"
         )
+    if start is not None and not isinstance(start, Mapping):
+        raise TypeError(
+            "start must be a dict of initial values by parameter name, got "
+            f"{type(start).__name__}; the names are {sorted(values)}"
+        )
     for name, value in (start or {}).items():
         values[name] = _replacement(name, value, values)
 
@@ -136,12 +141,16 @@ def _entries(name: str, shape: torch.Size) -> Iterator[str]:
 def as_float64(value: Any, name: str) -> Tensor:
     """Numbers of any kind as a finite float64 tensor on the CPU."""
     try:
-        found = torch.from_numpy(np.array(_detached(value), dtype=np.float64))
+        plain = _detached(value)
+        is_real = not np.iscomplexobj(plain)
+        found = torch.from_numpy(np.array(plain, dtype=np.float64)) if is_real else None
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be numbers (a tensor, an array, a table or a list), got "
             f"{type(value).__name__}; convert it to floating point"
         ) from error
+    if found is None:
+        raise TypeError(f"{name} must be real numbers, got complex ones; take their parts apart")
     return found
 
 

@@ -22,6 +22,9 @@ from scorematching.inference.summary import Summary
 from scorematching.objectives.base import Objective
 from scorematching.objectives.sliced import Sliced
 
+ENOUGH_CLUSTERS = 30
+"""From which the normal distribution of estimates is a fair approximation."""
+
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -42,6 +45,13 @@ class Setting:
     objective: Objective
     groups: Tensor | None
     seed: int
+
+    @property
+    def event(self) -> torch.Size:
+        """The shape of a complete point."""
+        part = self.problem.parts[0]
+        pattern = getattr(part.view, "pattern", part.x[0])
+        return pattern.shape
 
     @cached_property
     def split(self) -> Split | None:
@@ -128,7 +138,7 @@ class FitResult(Estimates):
         """A function of the parameters, with standard errors by the delta method.
 
         Args:
-            g: differentiable, takes the parameters by name and returns a tensor.
+            g: differentiable, takes the parameters by name and returns a tensor, or several.
             names: of the numbers that it returns; "g", or "g[0]", "g[1]" ..., by default.
 
         Returns:
@@ -137,7 +147,7 @@ class FitResult(Estimates):
         model = self._setting.model
 
         def flat(theta: Tensor) -> Tensor:
-            return torch.as_tensor(g(model.unflatten(theta))).reshape(-1)
+            return _as_vector(g(model.unflatten(theta)))
 
         count = len(flat(self._values))
         if names is None:
@@ -156,7 +166,7 @@ class FitResult(Estimates):
             X: points ``(N, *event)``.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
         """
-        model, x = self._setting.model, as_float64(X, "X")
+        model, x = self._setting.model, self._points(X)
         if which == "score":
             with torch.no_grad():
                 return self.field.score(x).numpy()
@@ -167,6 +177,16 @@ class FitResult(Estimates):
             )
         with torch.no_grad():
             return model.at(self._values)(x).numpy()
+
+    def _points(self, X: Any) -> Tensor:
+        """Points of the shape of those of the fit."""
+        x, event = as_float64(X, "X"), self._setting.event
+        if x.shape[1:] != event or not x.ndim:
+            raise ValueError(
+                f"X must have shape (N, {', '.join(map(str, event))}), got {tuple(x.shape)}; give "
+                "the columns of the fit"
+            )
+        return x
 
     def how_many_projections(self, share: float = 0.1) -> HowMany:
         """The variance that directions add, for M = 1, 2, 4 ... directions per point.
@@ -209,6 +229,16 @@ class FitResult(Estimates):
         )
 
     def _notes(self) -> tuple[str, ...]:
+        return (*self._few_clusters(), *self._noise())
+
+    def _few_clusters(self) -> tuple[str, ...]:
+        groups = self._setting.groups
+        count = ENOUGH_CLUSTERS if groups is None else int(groups.max()) + 1
+        if count >= ENOUGH_CLUSTERS:
+            return ()
+        return (f"Only {count} clusters: standard errors are rough, and intervals are too short.",)
+
+    def _noise(self) -> tuple[str, ...]:
         parts = self._setting.split
         if parts is None:
             return ()
@@ -217,3 +247,20 @@ class FitResult(Estimates):
             "Directions are independent between points; they cause "
             f"{100 * float(share):.1f}% of the variance of the gradient.",
         )
+
+
+def _as_vector(value: Any) -> Tensor:
+    """What a function of parameters returned, as one vector.
+
+    Raises:
+        TypeError: if it is neither numbers nor a sequence of tensors.
+    """
+    if isinstance(value, (list, tuple)):
+        return torch.cat([_as_vector(each) for each in value])
+    try:
+        return torch.as_tensor(value).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"g must return a tensor, or a tuple of tensors, got {type(value).__name__}; stack "
+            "the numbers that you want"
+        ) from error

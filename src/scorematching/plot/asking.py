@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from scorematching.derivatives.memory import owner_of
+from scorematching.domains import Box, Domain
 from scorematching.fields import Field, LogDensityField
 
 Array = NDArray[np.float64]
@@ -54,12 +55,34 @@ def check_columns(x: Array, samples: Array) -> None:
         )
 
 
+def samples_of(samples: Any, data: Any) -> Array:
+    """Samples as points, in the order of the columns of data where both are data frames.
+
+    Raises:
+        ValueError: if they have other columns.
+    """
+    names, given = getattr(data, "columns", None), getattr(samples, "columns", None)
+    if names is None or given is None or list(names) == list(given):
+        return to_points(samples, "samples")
+    if sorted(map(str, names)) != sorted(map(str, given)):
+        raise ValueError(
+            f"samples must have the columns of data, {[*names][:5]}, got {[*given][:5]}; rename "
+            "them"
+        )
+    return to_points(samples[list(names)], "samples")
+
+
 def names_of(data: Any, dim: int) -> list[str]:
     """Names of the columns of a data frame; x1, x2 ... otherwise."""
     columns = getattr(data, "columns", None)
     if columns is None or len(columns) != dim:
         return [f"x{i + 1}" for i in range(dim)]
-    return [str(column) for column in columns]
+    return [label_of(column) for column in columns]
+
+
+def label_of(name: Any) -> str:
+    """A name as matplotlib shows it: dollars are dollars, not marks of formulas."""
+    return str(name).replace("$", r"\$")
 
 
 def log_density_at(model: Any, x: Array, like: Any) -> Array:
@@ -77,7 +100,7 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
     if hasattr(model, "score_samples"):
         return np.asarray(model.score_samples(_as_given(x, like)), dtype=np.float64)
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
-        return np.asarray(model.predict(x), dtype=np.float64)
+        return np.where(_inside(model, x), model.predict(x), -np.inf)
     if isinstance(model, Field) and not isinstance(model, LogDensityField):
         raise TypeError(
             f"the model must have a log-density, got {model!r}, which has a score alone; draw it "
@@ -85,6 +108,14 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
         )
     field = model if isinstance(model, LogDensityField) else _field(model, "score_samples")
     return _evaluate(field.log_density, model, x, like)
+
+
+def _inside(model: Any, x: Array) -> Any:
+    """Whether points lie in the domain of a fit; all do on curved ones, which have no inside."""
+    domain = getattr(model, "domain", None)
+    if not isinstance(domain, (Box, Domain)):
+        return True
+    return (domain.depth(torch.as_tensor(x)) >= 0).numpy()
 
 
 def score_at(model: Any, x: Array, like: Any) -> Array:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from scorematching._checks import check_count, is_number
-from scorematching.plot.asking import Array, check_columns, log_density_at, names_of, to_points
+from scorematching.plot.asking import (
+    Array,
+    check_columns,
+    log_density_at,
+    names_of,
+    samples_of,
+    to_points,
+)
 from scorematching.plot.canvas import axes_or_new, legend_below, tidy
 from scorematching.plot.palette import FAINT, INK, SAMPLES
 from scorematching.plot.plane import Plane
@@ -61,7 +68,7 @@ def calibration(
     """
     if not is_number(level) or not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
-    x, y = to_points(data), _samples(model, samples, num_samples, random_state)
+    x, y = to_points(data), _samples(model, samples, data, num_samples, random_state)
     check_columns(x, y)
     curves = _numbers(model, x, y, data)
     ax = axes_or_new(ax, (4.8, 4.8))
@@ -96,9 +103,9 @@ def rank_curve(a: Array, b: Array) -> tuple[Array, Array]:
     return np.concatenate([[0.0], ranks / len(b), [1.0]]), np.concatenate([shares, [1.0]])
 
 
-def _samples(model: Any, samples: Any, num: int, random_state: Any) -> Array:
+def _samples(model: Any, samples: Any, data: Any, num: int, random_state: Any) -> Array:
     if samples is not None:
-        return to_points(samples, "samples")
+        return samples_of(samples, data)
     check_count(num, "num_samples", "2000 suits most pictures")
     if not hasattr(model, "grad_log_density") or not hasattr(model, "sample"):
         raise TypeError(

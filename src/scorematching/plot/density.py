@@ -71,8 +71,9 @@ def _line(ax: Any, model: Any, x: Array, data: Any, name: str, num: int, label: 
     """A histogram, and the density normalised over the interval."""
     low, high = padded(float(x.min()), float(x.max()), 0.15)
     grid = np.linspace(low, high, max(num, 400))
-    values = _finite(log_density_at(model, grid[:, None], data))
-    heights = np.exp(values - values.max())
+    values = log_density_at(model, grid[:, None], data)
+    heights = np.exp(_finite(values) - values[np.isfinite(values)].max())
+    heights = np.where(np.isfinite(values), heights, 0.0)
     heights /= (0.5 * (heights[1:] + heights[:-1]) * np.diff(grid)).sum()
     bins = min(60, max(10, int(2 * len(x) ** (1 / 3))))
     ax.hist(x[:, 0], bins=bins, range=(low, high), density=True, color="0.85", label="data")

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from scorematching.plot.asking import Array, check_columns, names_of, to_points
+from scorematching.plot.asking import (
+    Array,
+    check_columns,
+    label_of,
+    names_of,
+    samples_of,
+    to_points,
+)
 from scorematching.plot.canvas import padded, pyplot, tidy
 from scorematching.plot.palette import DATA, SAMPLES
 
-_MAX_COLUMNS, _MAX_DOTS = 6, 1000
+_MAX_COLUMNS, _MAX_DOTS, _BINS = 6, 1000, 24
 
 
 def pairs(
@@ -25,6 +32,7 @@ def pairs(
     """Draw every column against every other, data beside samples of a model.
 
     Histograms stand on the diagonal and points below it. Above 1000 points, every k-th is drawn.
+    The area of a histogram is the share of points in the range of the data.
 
     Args:
         data: points ``(N, D)``: an array, a data frame or a tensor.
@@ -46,11 +54,16 @@ def pairs(
         (3, 3)
     """
     x = to_points(data)
-    y = None if samples is None else to_points(samples, "samples")
+    y = None if samples is None else samples_of(samples, data)
     if y is not None:
         check_columns(x, y)
     chosen = _choose(columns, x.shape[1])
-    titles = list(names) if names is not None else names_of(data, x.shape[1])
+    titles = names_of(data, x.shape[1]) if names is None else [*map(label_of, names)]
+    if len(titles) != x.shape[1]:
+        raise ValueError(
+            f"names must hold one name for each of the {x.shape[1]} columns, got {len(titles)}; "
+            "leave them out for those of a data frame"
+        )
     grid = _grid(axes, len(chosen))
     for i, row in enumerate(chosen):
         for j, column in enumerate(chosen):
@@ -95,10 +108,10 @@ def _panel(ax: Any, x: Array, y: Array | None, row: int, column: int) -> None:
     for points, colour, label in sets:
         if row == column:
             low, high = limits[0]
-            # Without a point in the range there is nothing to divide by.
-            some = bool(((points[:, row] >= low) & (points[:, row] <= high)).any())
-            look = {"color": colour, "histtype": "step", "density": some, "linewidth": 1.2}
-            ax.hist(points[:, row], bins=24, range=limits[0], label=label, **look)
+            # The area is the share of points in the range, so that lost samples are missed.
+            each = np.full(len(points), _BINS / (len(points) * (high - low)))
+            look = {"color": colour, "histtype": "step", "weights": each, "linewidth": 1.2}
+            ax.hist(points[:, row], bins=_BINS, range=limits[0], label=label, **look)
         else:
             shown = points[:: -(-len(points) // _MAX_DOTS)][:, [column, row]]
             size = 4 if len(shown) > 100 else 12

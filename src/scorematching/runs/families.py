@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from scorematching.inference import Summary, fit, models
+from scorematching.inference.boundary import ScaleError
 from scorematching.tables import Prepared
 from scorematching.tables.summary import listed
 
@@ -96,6 +97,13 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     generator = torch.Generator().manual_seed(0)
     try:
         result = fit(FAMILIES[family](len(columns)), x, generator=generator)
+    except ScaleError as error:
+        name = columns[error.column or 0]
+        raise ValueError(
+            f"--family {family} needs columns with values of about one, since it weighs points by "
+            f"their distance from zero up to one, got {name!r} with a median of "
+            f"{error.median:.3g}; divide the column by {error.median:.1g} in the table"
+        ) from error
     except ValueError as error:
         wanted = _WANTED.get(family, "other numbers")
         raise ValueError(
@@ -115,8 +123,12 @@ def _with_names(name: str, columns: list[str]) -> str:
     Example:
         >>> _with_names("precision[0,1]", ["pH", "alcohol"])
         'precision[pH, alcohol]'
+        >>> _with_names("linear[0]", ["acid, total"])
+        'linear["acid, total"]'
     """
     found = re.fullmatch(r"(\w+)\[([\d,]+)\]", name)
     if found is None or any(int(i) >= len(columns) for i in found[2].split(",")):
         return name
-    return f"{found[1]}[{', '.join(columns[int(i)] for i in found[2].split(','))}]"
+    named = [columns[int(i)] for i in found[2].split(",")]
+    quoted = [f'"{each}"' if "," in each else each for each in named]
+    return f"{found[1]}[{', '.join(quoted)}]"

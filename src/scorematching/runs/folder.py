@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from scorematching.errors import ScoreMatchingError
 from scorematching.runs.baselines import NAMES
+from scorematching.runs.checksums import changed_file, checksums
 from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
 from scorematching.runs.split import Parts, split_table
@@ -118,6 +119,13 @@ def write_json(path: Path, values: Any) -> None:
     """Write strict JSON; numbers that are not finite become null."""
     text = json.dumps(_strict(values), indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def write_about(folder: Path, values: dict[str, Any]) -> None:
+    """Write ``run.json`` with checksums, after all other files that have one."""
+    about = json.loads(json.dumps(_strict(values)))
+    names = (SPLIT, f"{MODEL}/config.json", "baselines/*/config.json")
+    write_json(folder / ABOUT, {**about, "checksums": checksums(folder, about, names)})
 
 
 def _strict(value: Any) -> Any:
@@ -263,7 +271,7 @@ def open_run(folder: str | Path, family: bool = False) -> Run:
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        RunError: if it is no run, or one of another version.
+        RunError: if it is no run, one of another version, or has been changed.
 
     Example:
         >>> open_run("runs/wine").held_out.rows  # doctest: +SKIP
@@ -285,6 +293,10 @@ def open_run(folder: str | Path, family: bool = False) -> Run:
         raise RunError(
             f"{path / ABOUT} must have format {FORMAT}, got another; open it with the version of "
             "the package that wrote it"
+        )
+    if changed := changed_file(path, about, ABOUT):
+        raise RunError(
+            f"{folder} must be as fit wrote it, but {changed}; restore it from a copy, or fit again"
         )
     run = Run(path, about)
     if run.kind == "family" and not family:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scorematching.runs.families import FamilyFit
 from scorematching.runs.fitting import FitOptions, Fitted
-from scorematching.runs.folder import ABOUT, FORMAT, LOG, MODEL, SPLIT, write_json
+from scorematching.runs.folder import FORMAT, LOG, MODEL, SPLIT, write_about, write_json
 from scorematching.saving import save
 from scorematching.saving.card import versions
 from scorematching.tables import Prepared
@@ -50,9 +50,9 @@ def write_run(
     save(fitted.model, folder / MODEL, notes=words)
     for name, baseline in fitted.baselines.items():
         save(baseline, folder / "baselines" / name)
-    write_json(folder / ABOUT, about(table, fitted, options, choices, command))
     rows = table.rows[fitted.held_out_rows].tolist()
     write_json(folder / SPLIT, {"seed": options.seed, "held_out": rows})
+    write_about(folder, about(table, fitted, options, choices, command))
     write_log(folder / LOG, fitted.model, lines)
 
 
@@ -87,7 +87,7 @@ def write_family_run(
 ) -> None:
     """Write the fit of a family to a folder that exists; arguments as for `write_run`."""
     values = {**_header("family", choices, command), "data": table.summary.as_dict()}
-    write_json(folder / ABOUT, {**values, "estimates": fitted.as_dict()})
+    write_about(folder, {**values, "estimates": fitted.as_dict()})
 
 
 def _header(kind: str, options: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:

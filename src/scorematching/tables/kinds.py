@@ -12,8 +12,10 @@ import numpy as np
 from scorematching._extras import import_extra
 
 _DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})")
-_MARKS = r"[\s%,'_$€£¥]"
-"""Signs beside the digits of numbers: percents, thousands, currencies, decimal commas."""
+_MARKS = re.compile(r"[\s%'_$€£¥]")
+"""Signs beside the digits of numbers: percents, thousands, currencies."""
+
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$")
 
 _MOSTLY = 0.5
 
@@ -44,12 +46,34 @@ def kind_of(values: Any) -> str:
         return "text"
     objects = values.dtype == object and all(isinstance(v, (Real, Decimal)) for v in present)
     if types.is_numeric_dtype(values) or objects:
-        number = present.to_numpy(np.float64)
+        number = _numbers(present)
         return "whole numbers" if (number == np.round(number)).all() else "numbers"
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
         return "dates"
     shown = present.astype(str)
     return "dates" if all(_DATE.match(text) for text in shown[:100]) else "text"
+
+
+def _numbers(present: Any) -> Any:
+    """Numbers in double precision, in which they must stay different.
+
+    Raises:
+        ValueError: for whole numbers of so many digits that some become equal.
+    """
+    try:
+        number = present.to_numpy(np.float64)
+    except OverflowError:
+        number = np.full(len(present), np.inf)
+    if (np.abs(number) <= 2**53).all():
+        return number
+    whole = all(isinstance(value, (int, np.integer)) for value in present)
+    if whole and present.nunique() > len(np.unique(number)):
+        raise ValueError(
+            f"column {present.name!r} holds whole numbers of too many digits, such as "
+            f"{str(present.iloc[0])[:25]}, some of which are equal in double precision; subtract a "
+            "number from all, or leave the column out with --columns"
+        )
+    return number
 
 
 def refuse_almost_numbers(values: Any, name: str) -> None:
@@ -61,7 +85,7 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
     pandas = import_extra("pandas", "tables")
     present = values.dropna().astype(str)
     bad = pandas.to_numeric(present, errors="coerce").isna()
-    plain = pandas.to_numeric(present.str.replace(_MARKS, "", regex=True), errors="coerce")
+    plain = pandas.to_numeric(present.map(_without_marks), errors="coerce")
     if plain.isna().mean() < _MOSTLY <= bad.mean() or not bad.any():
         row = plain.notna().idxmax()
         raise ValueError(
@@ -75,6 +99,19 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
             f"{int(bad.idxmax()) + 1} ({int(bad.sum())} in all); write missing values as empty "
             "fields, or leave the column out with --columns"
         )
+
+
+def _without_marks(text: str) -> str:
+    """A number without signs of thousands and units, and with a decimal point.
+
+    Example:
+        >>> [_without_marks(text) for text in ("$1,200", "0,125", "1.012,5")]
+        ['1200', '0.125', '1012.5']
+    """
+    bare = _MARKS.sub("", text)
+    if "," not in bare or _THOUSANDS.match(bare):
+        return bare.replace(",", "")
+    return bare.replace(".", "").replace(",", ".")
 
 
 def counts_rows(values: Any) -> bool:

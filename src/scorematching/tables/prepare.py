@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
 from scorematching.tables.read import Loaded
-from scorematching.tables.summary import Column, Finding, TableSummary, listed
+from scorematching.tables.summary import Column, Finding, TableSummary, alike, listed
 
 MIN_ROWS = 20
 """Different rows that a fit needs at least, since a fifth of them is held out."""
@@ -166,8 +165,8 @@ def _chosen(frame: Any, columns: Sequence[str]) -> Any:
     """The columns that were asked for, in that order."""
     for name in columns:
         if name not in frame:
-            close = get_close_matches(name, list(frame), n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"there are {listed(frame)}"
+            close = alike(name, list(frame))
+            meant = f"did you mean {close!r}?" if close else f"there are {listed(frame)}"
             raise ValueError(f"--columns names {name!r}, which the table does not have; {meant}")
     return frame[list(dict.fromkeys(columns))]
 

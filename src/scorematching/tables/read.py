@@ -188,10 +188,13 @@ def _names(columns: Any, header: bool) -> list[str]:
     if not header:
         return _numbered(len(columns))
     nameless = "Unnamed: "
-    return [
-        f"column {i}" if str(c).startswith(nameless) else str(c).strip()
-        for i, c in enumerate(columns, 1)
-    ]
+    names = ["" if str(c).startswith(nameless) else str(c).strip() for c in columns]
+    return [name or _free(f"column {i}", names) for i, name in enumerate(names, 1)]
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    """A name that no other column has."""
+    return name if name not in taken else _free(f"{name}, without a name", taken)
 
 
 def _header(text: str, delimiter: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
-from scorematching._tables import text_table
+from scorematching._tables import one_line, text_table
 
 _SHOWN = 5
 
@@ -114,6 +116,17 @@ def listed(names: Any) -> str:
         >>> listed("abcdefg")
         'a, b, c, d, e and 2 more'
     """
-    words = [str(name) for name in names]
+    words = [one_line(str(name)) for name in names]
     more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     return ", ".join(words[:_SHOWN]) + more
+
+
+def alike(name: str, names: Sequence[str]) -> str | None:
+    """The name that could have been meant, the same in other letters first.
+
+    Example:
+        >>> alike("ph", ["alcohol", "pH"]), alike("alcool", ["alcohol", "pH"]), alike("x", ["pH"])
+        ('pH', 'alcohol', None)
+    """
+    same = [each for each in names if each.casefold() == name.casefold()]
+    return next(iter(same or get_close_matches(name, names, n=1)), None)

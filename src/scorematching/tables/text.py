@@ -6,12 +6,13 @@ import csv
 import re
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+_YEAR = re.compile(r"\s*(1[5-9]|20)\d\d\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
 
@@ -75,7 +76,8 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
     lines = list(islice((line for line in text.splitlines() if line.strip()), _SNIFFED))
     found = _delimiter(lines) if delimiter is None else delimiter
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
-    header = not all(_is_number(cell) for cell in rows[0]) or _numbers_columns(rows[0])
+    plain = all(_is_number(cell) for cell in rows[0])
+    header = not plain or _numbers_columns(rows[0]) or _names_years(rows)
     cells = [cell for row in rows[header:] for cell in row]
     commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
     points = sum("." in cell and _is_number(cell) for cell in cells)
@@ -111,6 +113,18 @@ def _numbers_columns(row: list[str]) -> bool:
     return len(row) > 1 and [cell.strip() for cell in row] == [str(i) for i in range(len(row))]
 
 
+def _names_years(rows: list[list[str]]) -> bool:
+    """Whether the first line has years in order, and no other line has: names, not numbers."""
+    return len(rows[0]) > 1 and _are_years(rows[0]) and not any(map(_are_years, rows[1:]))
+
+
+def _are_years(row: list[str]) -> bool:
+    if not all(_YEAR.match(cell) for cell in row):
+        return False
+    years = [int(cell) for cell in row]
+    return all(a < b for a, b in pairwise(years))
+
+
 def _is_number(cell: str) -> bool:
     return bool(_NUMBER.match(cell))
 
@@ -127,6 +141,11 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
         ValueError: with the number of the first line that differs.
     """
     lines = text.splitlines(keepends=True)
+    if lines[0].lower().startswith("sep="):
+        raise ValueError(
+            f"{name} must begin with the line of names, got {lines[0].strip()!r}, which is for "
+            "Excel; remove that line"
+        )
     reader = csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=True)
     first = next(row for row in reader if row)
     rows = int(not dialect.header)

@@ -128,6 +128,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         """
         z = self._queries(X) / self._scales
         check_domain(z, self._kind, self.kind)
+        z = z - self._centre
 
         def mean_loss(part: Tensor) -> Tensor:
             held_out = Quadratic.of(part, self._kind, Weight(self.weight, self.cut))
@@ -147,6 +148,11 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self.domain_ = "positive" if self._kind.positive else None
         self._scales = _scales(x) if self.scale else torch.ones_like(x[0])
         z = x / self._scales
+        # Products of columns far from zero would lose the digits of their differences.
+        moved = self.fit_location and not self._kind.positive
+        self._centre = z.mean(0) if moved else torch.zeros_like(z[0])
+        z = z - self._centre
+        _refuse_dependent(z)
         total = self._quadratic(z)
         problem = total.problem(self.fit_location)
         lambdas = self._penalties(problem, total.count)
@@ -238,7 +244,8 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self._scaled_eta = total.eta(K, self.fit_location)
         units = self._scales**self._kind.a
         self.precision_: Array = to_array(K / units[:, None] / units)
-        self.eta_: Array = to_array(self._scaled_eta / self._scales**self._kind.b)
+        eta = self._scaled_eta + K @ self._centre
+        self.eta_: Array = to_array(eta / self._scales**self._kind.b)
         self.graph_: NDArray[np.bool_] = self.precision_ != 0
         np.fill_diagonal(self.graph_, False)
 
@@ -256,6 +263,11 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
             check_count(getattr(self, name), name, "the default suits most data")
         for name in ("refit", "fit_location", "scale"):
             check_flag(getattr(self, name), name, "the default suits most data")
+        if self.min_penalty_ratio >= 1:
+            raise ValueError(
+                f"min_penalty_ratio must lie between 0 and 1, got {self.min_penalty_ratio!r}; the "
+                "path leads from the largest penalty to smaller ones"
+            )
         _check_numbers(self.penalty, self.ebic_gamma, self.diagonal_multiplier)
         if self.selection == "cv" and not 2 <= self.cv <= len(x) // 2:
             raise ValueError(
@@ -289,6 +301,21 @@ def _scales(x: Tensor) -> Tensor:
             "more; drop them"
         )
     return found
+
+
+def _refuse_dependent(z: Tensor) -> None:
+    """Refuse columns that determine each other: the graph of their density does not exist."""
+    if len(z) <= z.shape[1]:  # too few points to tell
+        return
+    centred = z - z.mean(0)
+    _, values, v = torch.linalg.svd(centred / centred.norm(dim=0), full_matrices=False)
+    if values[-1] > 1e-9 * values[0]:
+        return
+    columns = (v[-1].abs() > 1e-6).nonzero()[:, 0].tolist()
+    raise ValueError(
+        f"X must not have columns that are linear functions of others, got {columns}, of which one "
+        "follows from the others; drop one of them"
+    )
 
 
 def _check_numbers(penalty: Any, ebic_gamma: Any, multiplier: Any) -> None:

@@ -1,0 +1,77 @@
+"""Weights of a domain that are constant at the points, although these reach the boundary.
+
+The weight h removes the boundary term of score matching only through points where it varies. If its
+cap is far below the scale of the data, no point is there, and the fit is silently the one without a
+boundary: for exponential points in units of 1e-8 no interval covers the truth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from scorematching.domains import Box, Domain
+
+NEAR = 0.1
+"""Distance, in units of the median distance, below which points reach the boundary."""
+
+ENOUGH = 10
+"""Points at which a weight varies from which intervals hold what they promise; with four, 95%
+intervals of 400 exponential points cover in 89% of the cases, with none in 0%."""
+
+
+class ScaleError(ValueError):
+    """The weight of a domain is constant at the points.
+
+    Attributes:
+        column: of the points, None for a weight of all columns.
+        median: distance to the boundary.
+    """
+
+    column: int | None = None
+    median: float = 0.0
+
+
+def require_weight(region: Any, x: Tensor) -> None:
+    """Refuse a weight that misses points near the boundary.
+
+    Args:
+        region: the domain of the fit; None for all of space.
+        x: points ``(N, *event)``, NaN where an entry is missing.
+
+    Raises:
+        ScaleError: naming the column and a weight that suits it.
+    """
+    if not isinstance(region, (Box, Domain)):
+        return
+    distances, slopes = _seen(region, x)
+    for column, (distance, slope) in enumerate(zip(distances.T, slopes.T)):
+        known = distance.isfinite()
+        if not bool(known.any()):
+            continue
+        median = distance[known].median()
+        near = int((distance[known] <= NEAR * median).sum())
+        varied = int((slope[known] != 0).sum())
+        if varied < ENOUGH and near > 2 * varied + 2:
+            place = None if isinstance(region, Domain) else column
+            raise _refusal(region, place, near, varied, float(median))
+
+
+def _seen(region: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances to the boundary and slopes of the weight, one column for each weight."""
+    if isinstance(region, Box):
+        return region.distances(x).flatten(1), region.drift(x).flatten(1)
+    return region.depth(x)[:, None], region.drift(x).flatten(1).abs().sum(1, keepdim=True)
+
+
+def _refusal(region: Any, column: int | None, near: int, varied: int, median: float) -> ScaleError:
+    where = "" if column is None else f" of column {column}"
+    error = ScaleError(
+        f"h must vary near the boundary, where {near} points{where} lie, got {region}, whose h is "
+        f"constant at all but {varied} of them: its cap is far below the scale of the data, and "
+        f'the boundary would be ignored; use h="min(x, {median:.2g})", or divide columns of '
+        "different units by their standard deviations"
+    )
+    error.column, error.median = column, median
+    return error
