@@ -24,6 +24,7 @@ class Table:
     def __str__(self) -> str:
         return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"
 
+
 WIDTH = 1_000_000
 """Characters of a line, more than any table has: columns that do not fit would be cut."""
 
