@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,12 @@ def test_tables_of_many_parameters_are_not_cut() -> None:
     lines = str(HowMany(names, (16,), ((1.25,) * 200,), 0.1, 16)).splitlines()
     assert lines[0].split() == ["M", *names]
     assert lines[1].split() == ["16", *["1.25"] * 200]
+
+
+def test_results_can_be_pickled() -> None:
+    """Processes that fit many data sets return them."""
+    result = gaussian_fit()
+    loaded = pickle.loads(pickle.dumps(result))
+    assert str(loaded.summary()) == str(result.summary())
+    points = np.array([[0.3, -0.2]])
+    assert loaded.predict(points) == result.predict(points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -94,12 +95,15 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
         )
     for name, value in (start or {}).items():
         values[name] = _replacement(name, value, values)
-
-    def call(theta: Theta, x: Tensor) -> Tensor:
-        return torch.func.functional_call(own, theta, (x,))
-
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
+    call = partial(_call_module, own)
     return _assemble(call, values, entries, type(module).__name__, vector)
+
+
+def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:
+    """A module with other parameters; not a closure, so that results can be pickled."""
+    result: Tensor = torch.func.functional_call(module, theta, (x,))
+    return result
 
 
 def _replacement(name: str, value: Any, values: Theta) -> Tensor:
