@@ -96,15 +96,19 @@ def _download(file: DataFile, places: list[Path]) -> Path:
 
 def _fetch(url: str, file: DataFile, target: Path) -> Path:
     """Download under a temporary name, so that the target is never incomplete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as path:
+        _stream(url, path, file.name)
+        check_sha256(path, file)
+    return target
+
+
+def _stream(url: str, path: Path, name: str) -> None:
     from rich.console import Console
     from rich.progress import wrap_file
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as path:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, path.open("wb") as out:
-            size = int(answer.headers.get("Content-Length") or 0)
-            console = Console(stderr=True)
-            with wrap_file(answer, size, description=file.name, console=console) as stream:
-                shutil.copyfileobj(stream, out)
-        check_sha256(path, file)
-    return target
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, path.open("wb") as out:
+        size = int(answer.headers.get("Content-Length") or 0)
+        console = Console(stderr=True)
+        with wrap_file(answer, size, description=name, console=console) as stream:
+            shutil.copyfileobj(stream, out)

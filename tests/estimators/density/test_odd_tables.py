@@ -218,7 +218,10 @@ class Wrong:
         return torch.zeros(n, 2)
 
 
-THREE = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3))
+THREE, UNCHECKED = (
+    torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3), validate_args=checks)
+    for checks in (True, False)
+)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +230,7 @@ THREE = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3))
         ({"noise": 1e300}, r"noise must be .* at most 1e\+06, got 1e\+300"),
         ({"base": sm.DensityEstimator}, 'base must be "auto", .* got <class'),
         ({"base": THREE}, r"base must be a density of points \(N, D\).*event_shape"),
+        ({"base": UNCHECKED}, r"base must be a density of points \(N, D\).*size of tensor"),
         ({"base": Wrong()}, r"base must be a density of points .* of shape \(\) for 12 points"),
     ],
 )

@@ -38,13 +38,22 @@ class Given(Distribution):
 
     def _log_density(self, x: Tensor) -> Tensor:
         if hasattr(self.source, "log_prob"):
-            value: Tensor = self.source.log_prob(x.to(self._like))
+            value = self._log_prob(x)
             value = value.sum(-1) if value.ndim == 2 else value
         else:
             value = torch.as_tensor(self.source.score_samples(x.detach().cpu().numpy())).to(x)
         if value.shape != x.shape[:1]:
             raise ValueError(f"log-densities of shape {tuple(value.shape)} for {len(x)} points")
         return value
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        try:
+            value: Tensor = self.source.log_prob(x.to(self._like))
+            return value
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # shapes that no one checked: importing zuko ends checks
+            raise ValueError(str(error)) from error
 
     def _score(self, x: Tensor) -> Tensor:
         if hasattr(self.source, "log_prob"):
