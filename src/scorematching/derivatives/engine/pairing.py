@@ -51,8 +51,9 @@ class Tangents(Tape):
 
     def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Push the tangents forward."""
-        if isinstance(push, Trailing) and inputs[0].single is not None:
-            return Traced(y, None, self, axis, single=push(inputs[0].single))
+        single = inputs[0].single if isinstance(push, Trailing) else None
+        if single is not None:
+            return Traced(y, None, self, axis, push(single))
         return Traced(y, push(*[x.u for x in inputs]), self, axis)
 
     def opaque(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -186,7 +186,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     operation = find(func)
     if operation is not None and operation.kind == "constant":
         return func(*plain(args), **plain(kwargs))
-    tape = _tape_of(args, kwargs)
+    tape = args[0].tape if args and isinstance(args[0], Traced) else _tape_of(args, kwargs)
     if torch.is_grad_enabled() != tape.recording:
         return _without_gradient(tape, func, args, kwargs)
     if operation is not None and not (kwargs or operation.may_write or tape.has_buffers):
@@ -268,8 +268,6 @@ def _without_gradient(tape: Tape, func: Any, args: Any, kwargs: dict[str, Any]) 
 
 def _tape_of(args: Any, kwargs: dict[str, Any]) -> Tape:
     """The tape of the first traced argument; nested arguments are searched only if need be."""
-    if args and isinstance(args[0], Traced):
-        return args[0].tape
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, Traced):
             return a.tape
