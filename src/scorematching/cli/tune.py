@@ -89,11 +89,19 @@ def _check_results(place: Path, tasks: Sequence[dict[str, Any]], overwrite: bool
         path = place / f"{i:04d}" / RUN
         if overwrite:
             path.unlink(missing_ok=True)
-        elif path.is_file() and f'"table": {json.dumps(task["table"])}' not in path.read_text():
+        elif path.is_file() and _table_of(path) != task["table"]:
             raise ValueError(
                 f"{path} was fitted to another table, or by another version; pass --overwrite to "
                 "fit again, or another folder to --out"
             )
+
+
+def _table_of(path: Path) -> Any:
+    """The checksum of the table that an earlier fit had; None where its file does not say."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["settings"]["table"]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _finish(runs: Sequence[SweepRun]) -> None:
