@@ -138,7 +138,10 @@ class Pairing(Tangents):
         )
         for adjoint, (_, weight) in zip(adjoints, layers):
             if adjoint is not None:
-                back = (adjoint.to(weight.dtype) @ weight).to(self.x.dtype)  # autocast
+                if adjoint.dtype == weight.dtype == self.x.dtype:
+                    back = adjoint @ weight
+                else:  # under autocast
+                    back = (adjoint.to(weight.dtype) @ weight).to(self.x.dtype)
                 s = back if s is None else s + back
         check_depends(s is not None, "log-density")
         parts = [
