@@ -66,11 +66,12 @@ def _draw(
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Sentences about time, divergence and the sigma of DSM."""
+    """Sentences about time, seeds, divergence and the sigma of DSM."""
     found = []
     for variant, mine in by_variant(runs).items():
         if _name(mine[0]) in ("SM", "SSM-VR"):
             found.append(_pace(variant, mine))
+        found += _by_seed(variant, mine) if len(mine) > 1 else []
         for run in mine:
             if run.metrics["diverged_at_step"] is not None:
                 step = run.metrics["diverged_at_step"]
@@ -92,6 +93,17 @@ def _pace(variant: str, runs: Sequence[Run]) -> str:
     """Seconds of an epoch, in the order of seeds."""
     each = ", ".join(f"{run.metrics['seconds_per_epoch']:.2g}" for run in runs)
     return f"Seconds per epoch of {variant}: {each}."
+
+
+def _by_seed(variant: str, runs: Sequence[Run]) -> list[str]:
+    """What each seed ended with."""
+    names = {"test_sm": "SM loss", "test_ll": "log-likelihood"}
+    return [
+        f"Test {name} of {variant} by seed: "
+        + ", ".join(f"{run.metrics[key]:.0f}" for run in runs)
+        + "."
+        for key, name in names.items()
+    ]
 
 
 def _best_sigma(runs: Sequence[Run]) -> list[str]:
