@@ -1,8 +1,8 @@
 """Time of every loss of this library, relative to an earlier commit.
 
-Two processes hold the same models, one with each version of the library. They take turns, in
-an order shuffled anew for every round, so that a slow period of the machine affects both. The
-processes are started several times, because where their memory lies changes the time of a step.
+One process holds the same models with each version of the library (see `worker`). They take turns,
+in an order shuffled anew for every round, so that a slow period of the machine affects both. The
+process is started several times, because where its memory lies changes the time of a step.
 
 Example:
     python -m benchmarks.commits 4c297af --device cuda
@@ -33,6 +33,9 @@ PROGRAM = "python -m benchmarks.commits"
 TURN_SECONDS = 0.05
 """How long one turn lasts at least, in steps of the loss."""
 
+VERSIONS = (0, 1)
+"""The old version and the new one."""
+
 SHORT = 0.02
 """Seconds of a step that can be repeated 64 times before it is timed."""
 
@@ -42,8 +45,8 @@ and get it again by page faults; whether it does so depends on what it allocated
 the time of a step by up to 30% from process to process, with either version."""
 
 Old = Annotated[str, typer.Argument(help="Commit, or a folder that holds its src.")]
-Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version in one pair of processes.")]
-Restarts = Annotated[int, typer.Option(min=2, help="Pairs of processes, one after the other.")]
+Rounds = Annotated[int, typer.Option(min=3, help="Turns of each version in one process.")]
+Restarts = Annotated[int, typer.Option(min=2, help="Processes, one after the other.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Only = Annotated[
     list[str] | None,
@@ -68,9 +71,9 @@ def measure(
     with ExitStack() as stack:
         sources = [_source(old, stack), ROOT / "src"]
         for seed in range(restarts):
-            with Worker(sources[0], device, quick) as a, Worker(sources[1], device, quick) as b:
-                for name in _chosen(a.losses, b.losses, only):
-                    turns.setdefault(name, []).append(alternate(name, (a, b), rounds, seed))
+            with Worker(sources, device, quick) as worker:
+                for name in _chosen(worker.losses, only):
+                    turns.setdefault(name, []).append(alternate(name, worker, rounds, seed))
             rows = [summary(name, found) for name, found in turns.items()]
             document = {**stamp(command, device), "old": old, "restarts": seed + 1, "rows": rows}
             if output is not None:
@@ -79,31 +82,29 @@ def measure(
     return document
 
 
-def _chosen(old: list[str], new: list[str], only: list[str] | None) -> list[str]:
-    """The losses that both versions have, of those asked for."""
-    return [name for name in old if name in new and any(part in name for part in only or [""])]
+def _chosen(losses: list[str], only: list[str] | None) -> list[str]:
+    """Those that are asked for."""
+    return [name for name in losses if any(part in name for part in only or [""])]
 
 
-def alternate(name: str, workers: tuple[Worker, Worker], rounds: int, seed: int) -> Turns:
+def alternate(name: str, worker: Worker, rounds: int, seed: int) -> Turns:
     """Seconds per step of one loss by both versions, ``(rounds, 2)``."""
     shuffle = random.Random(seed)
-    first = max(worker.seconds(name, 2) for worker in workers)
-    for (
-        worker
-    ) in workers:  # beyond the first checks of derivatives, which `benchmarks.checks` times
-        worker.seconds(name, 64 if first < SHORT else 15)
-    steps = max(1, round(TURN_SECONDS / first))
+    first = max(worker.seconds(version, name, 4) for version in VERSIONS)
+    for version in VERSIONS:  # beyond the first checks of derivatives; `benchmarks.checks` has them
+        worker.seconds(version, name, 64 if first < SHORT else 15)
+    steps = max(1, round(TURN_SECONDS / min(worker.seconds(k, name, 1) for k in VERSIONS)))
     turns = np.empty((rounds, 2))
     for i in range(rounds):
-        for k in shuffle.sample(range(2), 2):
-            turns[i, k] = workers[k].seconds(name, steps)
+        for k in shuffle.sample(VERSIONS, 2):
+            turns[i, k] = worker.seconds(k, name, steps)
     return turns
 
 
 def summary(name: str, found: list[Turns]) -> dict[str, Any]:
-    """The time of both versions and their ratio, with its standard error over pairs of processes.
+    """The time of both versions and their ratio, with its standard error over processes.
 
-    The ratio of one pair of processes is the median ratio of neighbouring turns. "fastest" is the
+    The ratio of one process is the median ratio of neighbouring turns. "fastest" is the
     ratio of the mean times of the fastest quarter of all turns of each version: where Python takes
     most of the time, as in eager steps on a GPU, slower turns are those of a disturbed machine.
     """
@@ -127,11 +128,11 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 class Worker:
-    """A process that runs one version of the library."""
+    """A process with two versions of the library, the old one first."""
 
-    def __init__(self, source: Path, device: str, quick: bool) -> None:
-        path = os.pathsep.join([str(source), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "benchmarks.commits.worker", device]
+    def __init__(self, sources: list[Path], device: str, quick: bool) -> None:
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "benchmarks.commits.worker", device, *map(str, sources)]
         self.process = subprocess.Popen(
             command + (["quick"] if quick else []),
             stdin=subprocess.PIPE,
@@ -141,10 +142,10 @@ class Worker:
         )
         self.losses: list[str] = self._answer()
 
-    def seconds(self, name: str, steps: int) -> float:
-        """Seconds per step of one loss."""
+    def seconds(self, version: int, name: str, steps: int) -> float:
+        """Seconds per step of one loss of a version, 0 or 1."""
         assert self.process.stdin is not None
-        print(json.dumps([name, steps]), file=self.process.stdin, flush=True)
+        print(json.dumps([version, name, steps]), file=self.process.stdin, flush=True)
         return float(self._answer())
 
     def _answer(self) -> Any:

@@ -1,58 +1,54 @@
-"""A process that times the losses of one version of the library, on request.
+"""A process that times the losses of two versions of the library, on request.
 
-The version is the one that PYTHONPATH names. Requests are lines ``loss steps`` on standard input,
-answers are seconds per step on standard output; the first answer lists the losses.
+Both are loaded into one process, one after the other: two processes differ by several percent in
+the time of the same step, because of where their memory lies and on which core they run.
+
+Arguments are the device, the folders of the versions, and "quick" for tiny sizes. Requests are
+lines ``[version, loss, steps]`` on standard input, answers are seconds per step on standard output;
+the first answer lists the losses that both versions have.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import torch
 
-import scorematching as sm
 from benchmarks.harness.timing import Step, seconds_of
-from benchmarks.objectives.contenders import gradient_step, ours
-from benchmarks.objectives.models import CASES, QUICK_CASES, Case
 
-NUMS = (1, 4, 16)
+LOSSES = "benchmarks.commits.losses"
 
 
-def serve(device: str, quick: bool) -> None:
+def serve(device: str, sources: list[str], quick: bool) -> None:
     """Answer requests until the input ends."""
     torch.set_num_threads(1)
-    steps = dict(losses(device, quick))
-    print(json.dumps(list(steps)), flush=True)
+    versions = [dict(load(source).losses(device, quick)) for source in sources]
+    print(json.dumps([name for name in versions[0] if name in versions[1]]), flush=True)
     for line in sys.stdin:
-        name, repeats = json.loads(line)
-        step = steps[name]
+        version, name, repeats = json.loads(line)
+        step = versions[version][name]
         step()  # the caches hold another loss
         print(seconds_of(partial(_repeat, step, repeats), device) / repeats, flush=True)
 
 
-def losses(device: str, quick: bool) -> Iterator[tuple[str, Step]]:
-    """The losses of this library that `benchmarks.objectives` times, by name."""
-    for case in QUICK_CASES if quick else CASES:
-        model, x = case.make(0, device)
-        field = sm.VectorField(model) if case.vector else model
-        for contender in ours(field, x, NUMS):
-            yield f"{case.name} {contender.label}", gradient_step(contender, model)
-        if case.exact:
-            yield f"{case.name} exact", _exact_step(case, model, x)
+def load(source: str) -> ModuleType:
+    """The module `losses` with the library in a folder.
 
-
-def _exact_step(case: Case, model: Any, x: torch.Tensor) -> Step:
-    objective, points = sm.ScoreMatching(), x[: case.exact]
-
-    def step() -> None:
-        model.zero_grad(set_to_none=True)
-        objective(model, points).mean().backward()
-
-    return step
+    What was imported before keeps the version that it was imported with: modules refer to each
+    other, and the library imports nothing of its own inside a function.
+    """
+    for name in list(sys.modules):
+        if name.split(".")[0] == "scorematching" or name.startswith("benchmarks."):
+            del sys.modules[name]
+    sys.path.insert(0, source)
+    try:
+        return importlib.import_module(LOSSES)
+    finally:
+        sys.path.remove(source)
 
 
 def _repeat(step: Step, repeats: int) -> None:
@@ -61,4 +57,4 @@ def _repeat(step: Step, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(device=sys.argv[1], quick="quick" in sys.argv[2:])
+    serve(device=sys.argv[1], sources=sys.argv[2:4], quick="quick" in sys.argv[4:])
