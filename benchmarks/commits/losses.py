@@ -12,7 +12,7 @@ import scorematching as sm
 from benchmarks.harness.timing import Step
 from benchmarks.objectives.contenders import gradient_step, ours
 from benchmarks.objectives.models import CASES, QUICK_CASES, Case
-from benchmarks.objectives.steps import objectives, prepare
+from benchmarks.objectives.steps import adam, objectives, prepare
 
 NUMS = (1, 4, 16)
 
@@ -31,7 +31,7 @@ def losses(device: str, quick: bool) -> Iterator[tuple[str, Step]]:
         if case.exact:
             yield f"{case.name} exact", _exact_step(case, model, x)
         if device == "cuda":
-            yield from _captured(case, model, x)
+            yield from captured(case, model, x)
 
 
 def _exact_step(case: Case, model: Any, x: torch.Tensor) -> Step:
@@ -44,11 +44,11 @@ def _exact_step(case: Case, model: Any, x: torch.Tensor) -> Step:
     return step
 
 
-def _captured(case: Case, model: Any, x: torch.Tensor) -> Iterator[tuple[str, Step]]:
+def captured(case: Case, model: Any, x: torch.Tensor) -> Iterator[tuple[str, Step]]:
+    """Training steps that are CUDA graphs on a GPU, by name; on a CPU they run eagerly."""
     for (library, name, num), objective in objectives(NUMS).items():
         if library == "ours":
             own = copy.deepcopy(model)
-            adam = torch.optim.Adam(own.parameters(), 1e-6, fused=True, capturable=True)
             target: Any = sm.VectorField(own) if case.vector else own
-            _, step = prepare("captured", target, objective, adam, x)
+            _, step = prepare("captured", target, objective, adam(own), x)
             yield f"{case.name} captured {name} M={num}", step

@@ -128,7 +128,7 @@ def paper_flow(
             row = {"model": case.name, "about": about, "batch": batch, "mode": mode}
             row |= {"library": library, "objective": name, "num": num}
             model = copy.deepcopy(flow)
-            made = prepare(mode, model, objective, _adam(model), x[:batch].contiguous())
+            made = prepare(mode, model, objective, adam(model), x[:batch].contiguous())
             jobs.append((row | made[0], made[1]))
     rows = _timed(jobs, rounds, device, seed, warmup=6)
     return rows + _exact(case, flow, x, batch, rounds=max(3, rounds // 5))
@@ -144,7 +144,7 @@ def _exact(case: Case, flow: nn.Module, x: Tensor, batch: int, rounds: int) -> l
         with torch.no_grad():
             return objective(model, x)
 
-    step = _eager(model, objective, _adam(model), x[:batch].contiguous())
+    step = _eager(model, objective, adam(model), x[:batch].contiguous())
     jobs = [
         ({**row, "objective": "SM, evaluation", "batch": len(x)}, evaluate),
         ({**row, "objective": "SM, training", "batch": batch}, step),
@@ -167,7 +167,8 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), 1e-6)
 
 
-def _adam(model: nn.Module) -> torch.optim.Optimizer:
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """Adam over all parameters, in a form that a CUDA graph can record where there is a GPU."""
     on_gpu = next(model.parameters()).is_cuda
     return torch.optim.Adam(model.parameters(), 1e-5, fused=True, capturable=on_gpu)
 

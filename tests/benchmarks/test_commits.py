@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.commits.losses import captured
 from benchmarks.commits.run import measure
+from benchmarks.commits.worker import load
 from benchmarks.harness.provenance import ROOT
+from benchmarks.objectives.models import QUICK_CASES, Case
 
 
 def test_a_copy_with_a_delay_is_slower(tmp_path: Path) -> None:
@@ -31,3 +35,27 @@ def test_a_copy_with_a_delay_is_slower(tmp_path: Path) -> None:
 def test_an_unknown_commit_is_refused() -> None:
     with pytest.raises(ValueError, match="old must be a commit or a folder"):
         measure("no-such-commit", quick=True)
+
+
+def test_two_versions_in_one_process(tmp_path: Path) -> None:
+    """Each version keeps its own modules; the names that were imported before are put back."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    with (tmp_path / "src/scorematching/__init__.py").open("a") as file:
+        file.write("\nORIGIN = 'copy'\n")
+    before = dict(sys.modules)
+    try:
+        copied, own = load(str(tmp_path / "src")), load(str(ROOT / "src"))
+    finally:
+        sys.modules.clear()
+        sys.modules.update(before)
+    assert copied.sm.ORIGIN == "copy" and not hasattr(own.sm, "ORIGIN")
+    assert copied.sm.Rademacher is not own.sm.Rademacher
+
+
+@pytest.mark.parametrize("case", QUICK_CASES, ids=lambda case: case.name)
+def test_training_steps_of_every_model(case: Case) -> None:
+    model, x = case.make(0, "cpu")
+    steps = dict(captured(case, model, x))
+    assert len(steps) == 4
+    for step in steps.values():
+        step()
