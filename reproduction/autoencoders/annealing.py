@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reproduction.autoencoders.forces import force_options
 from scorematching._files import write_atomically
 from scorematching.evaluation import decoder_log_likelihood
 
@@ -36,14 +37,16 @@ def annealed(
         settings: ``batch_size``, of the parts, and other numbers for `decoder_log_likelihood`.
         folder: of the run.
         generator: source of randomness, left as if all parts had been computed now.
-        force_precision: as for `decoder_log_likelihood`.
+        force_precision: as for `decoder_log_likelihood`; "bf16" is by a program of its own where
+            `forces.applies`.
 
     Returns:
         For each image, ``(N,)``: ``log_likelihood``, ``standard_error``, ``effective_sample_size``;
         for each part ``acceptance`` and ``seconds``.
     """
     # The precision of forces is not in the digest: with any forces the weights have the same mean,
-    # so that parts computed with forces in float32 and in bfloat16 belong together.
+    # so that parts computed with forces in float32 and in bfloat16, by whatever program, belong
+    # together.
     size, belongs_to = settings["batch_size"], _digest(model, images, settings)
     done = _read(folder / FILE, belongs_to) or {"belongs_to": belongs_to, "parts": []}
     if done["parts"]:
@@ -62,7 +65,8 @@ def _evaluate(
     generator: torch.Generator,
     force_precision: str | None,
 ) -> dict[str, Tensor]:
-    began, numbers = time.perf_counter(), {**settings, "force_precision": force_precision}
+    began = time.perf_counter()
+    numbers = {**settings, **force_options(model, images, force_precision)}
     latent_dim = numbers.pop("latent_dim")
     found = decoder_log_likelihood(
         model.decoder, images, latent_dim, model.observation, generator=generator, **numbers

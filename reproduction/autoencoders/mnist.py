@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reproduction.autoencoders.annealing import annealed
+from reproduction.autoencoders.forces import force_options
 from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_vae, make_wae
 from reproduction.autoencoders.training import (
     EVALUATION,
@@ -201,7 +202,7 @@ def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
         config.ais_steps,
         num_leapfrog=config.ais_leapfrog,
         generator=generator,
-        force_precision=force,
+        **force_options(model, test, force),
     )
     return {
         "nll": nll.mean,

@@ -304,6 +304,83 @@ def test_bad_precisions() -> None:
         decoder_bracket(lambda z: z, 2, 3, x.double(), force_precision="bf16")
 
 
+# A force of the caller's.
+
+
+def exact_maker(decoder: nn.Module, seen: list[int]) -> Any:
+    """The score in the decoder's own precision, made for each batch of images."""
+
+    def make(x: Tensor) -> Any:
+        seen.append(len(x))
+        return score_of(decoders._posterior(decoder, None, x))
+
+    return make
+
+
+def score_of(log_density: Any) -> Any:
+    def field(z: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            return torch.autograd.grad(log_density(leaf).sum(), leaf)[0]
+
+    return field
+
+
+def test_the_score_as_the_callers_force_changes_nothing() -> None:
+    decoder, seen = Recorder(), []
+    x = decoder.images(5).double()
+    decoder.double()
+    options: dict[str, Any] = {"num_steps": 12, "batch_size": 3}
+    expected = decoder_log_likelihood(decoder, x, 3, generator=seeded(), **options)
+    maker = exact_maker(decoder, seen)
+    found = decoder_log_likelihood(decoder, x, 3, generator=seeded(), force=maker, **options)
+    torch.testing.assert_close(found.log_likelihood, expected.log_likelihood, rtol=0, atol=1e-9)
+    assert found.acceptance == pytest.approx(expected.acceptance, abs=1e-9)
+    assert seen == [3, 2]
+    rest: Any = (decoder, 4, 3, x)
+    plain, forced = (
+        decoder_bracket(*rest, num_steps=8, generator=seeded(), force=f) for f in (None, maker)
+    )
+    torch.testing.assert_close(forced.lower, plain.lower, rtol=0, atol=1e-9)
+    torch.testing.assert_close(forced.upper, plain.upper, rtol=0, atol=1e-9)
+
+
+def test_likelihoods_with_a_wrong_force_are_right() -> None:
+    """0.8 of the score of the likelihood, in double precision, against the closed form."""
+    decoder, std = Linear(), 0.6
+    law, pixels = decoder.marginal(std), NormalPixels(math.log(std))
+    x = law.sample(400, seeded(3))
+
+    def make(images: Tensor) -> Any:
+        exact = score_of(decoders._posterior(decoder, pixels, images))
+        return lambda z: 0.8 * exact(z)
+
+    options: dict[str, Any] = {"num_chains": 48, "num_steps": 40, "num_leapfrog": 4}
+    found = decoder_log_likelihood(
+        decoder, x, 3, pixels, generator=seeded(4), force=make, **options
+    )
+    scaled = (found.log_likelihood - law.log_density(x)) / found.standard_error
+    assert_mean(scaled, 0.0, detect=0.55)
+
+
+def test_bad_forces_of_the_caller() -> None:
+    x, neg = torch.zeros(2, 3), lambda images: torch.neg
+    calls: list[Any] = [
+        lambda **options: decoder_log_likelihood(lambda z: z, x, 3, num_steps=3, **options),
+        lambda **options: decoder_bracket(lambda z: z, 2, 3, x, num_steps=3, **options),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="force must be a callable from images to a force, got"):
+            call(force="bf16")
+        with pytest.raises(ValueError, match="force must come without force_precision, got both"):
+            call(force=neg, force_precision="bf16")
+        with pytest.raises(TypeError, match=r"force must return a callable .*, got Tensor; for a"):
+            call(force=torch.neg)
+        with pytest.raises(ValueError, match="force must return one vector per chain"):
+            call(force=lambda images: lambda z: z[:, :1])
+        call(force=neg)
+
+
 # Derivatives of log-probabilities by the decoder's output.
 
 PRECISIONS = [F64, torch.float32, torch.bfloat16]

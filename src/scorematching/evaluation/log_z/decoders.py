@@ -8,7 +8,10 @@ Cost: ``num_steps num_leapfrog`` passes through the decoder and back for each of
 With ``force_precision="bf16"`` those passes are in bfloat16, and there are ``num_steps`` passes
 forward in the decoder's own precision. This is no approximation: paths of Hamiltonian dynamics may
 follow any deterministic force (see `ais`), while acceptance and weights come from log-densities in
-the decoder's own precision.
+the decoder's own precision. For the same reason a caller may bring forces, for example from a
+program for one kind of decoder: ``force(x)`` of images ``x: (G, *event)`` returns the force of
+their posteriors, ``z: (C G, L) -> (C G, L)``, where row ``c G + g`` is chain c of image g. It must
+be deterministic, and should be near the score of ``log p(z) + log p(x | z)``.
 
 Reference: Wu et al. (2017), On the quantitative analysis of decoder-based generative models.
 """
@@ -16,6 +19,7 @@ Reference: Wu et al. (2017), On the quantitative analysis of decoder-based gener
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +35,9 @@ from scorematching.types import LogDensity, Vector
 
 Decoder = Callable[[Tensor], Tensor]
 """From latents to the parameters of an `Observation`, ``z: (N, L) -> (N, *event)``."""
+
+ForceMaker = Callable[[Tensor], Vector]
+"""From images to the force of their posteriors, ``(G, *event) -> ((C G, L) -> (C G, L))``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +84,7 @@ def decoder_log_likelihood(
     generator: torch.Generator | None = None,
     capture: bool = True,
     force_precision: str | None = None,
+    force: ForceMaker | None = None,
 ) -> DecoderLikelihood:
     """Log-likelihoods of images under a decoder with a standard normal prior.
 
@@ -96,6 +104,7 @@ def decoder_log_likelihood(
         capture: whether to record a CUDA graph, on a GPU.
         force_precision: "bf16" computes forces in bfloat16, for decoders in float32; the estimates
             stay exact, see the module. None computes them like log-densities.
+        force: in place of that, makes the force of the posterior for some images, see the module.
 
     Raises:
         ValueError: the decoder returns NaN.
@@ -112,14 +121,13 @@ def decoder_log_likelihood(
     check_points(x)
     _check_counts(latent_dim, num_chains, num_pilots)
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
-    _check_precision(force_precision, x)
+    _check_forces(force_precision, force, x)
     prior, found = standard_normal_log_density, []
     for images in x.split(batch_size):
         posterior = _posterior(decoder, observation, images)
-        shapes = [(count * len(images), latent_dim) for count in (num_chains, num_pilots)]
-        z, pilots = (normal(shape, x, generator) for shape in shapes)
+        z, pilots = _starts(len(images), num_chains, num_pilots, latent_dim, x, generator)
         rest = (num_steps, schedule, num_leapfrog, None, len(images), generator, capture)
-        with _forces(force_precision, decoder, observation, images) as forces:
+        with _forces(force_precision, decoder, observation, images, force) as forces:
             found.append(ais(prior, posterior, z, pilots, *rest, forces=forces))
     return _joined(found)
 
@@ -138,6 +146,7 @@ def decoder_bracket(
     generator: torch.Generator | None = None,
     capture: bool = True,
     force_precision: str | None = None,
+    force: ForceMaker | None = None,
 ) -> Bracket:
     """Log-likelihoods of simulated images from below and from above.
 
@@ -158,17 +167,23 @@ def decoder_bracket(
     """
     check_count(num, "num", "a hundred images are enough")
     _check_counts(latent_dim, num_chains, num_pilots)
-    _check_precision(force_precision, like)
+    _check_forces(force_precision, force, like)
     exact = normal((num, latent_dim), like, generator)
     with torch.no_grad():
         images = (observation or BernoulliPixels()).sample(decoder(exact), generator)
-    shapes = [(count * num, latent_dim) for count in (num_chains, num_pilots)]
-    z, pilots = (normal(shape, like, generator) for shape in shapes)
+    z, pilots = _starts(num, num_chains, num_pilots, latent_dim, like, generator)
     prior, posterior = standard_normal_log_density, _posterior(decoder, observation, images)
     ends = exact.repeat(num_chains, 1)
     rest = (num_steps, schedule, num_leapfrog, num, generator, capture)
-    with _forces(force_precision, decoder, observation, images) as forces:
+    with _forces(force_precision, decoder, observation, images, force) as forces:
         return bidirectional(prior, posterior, z, ends, pilots, *rest, forces=forces)
+
+
+def _starts(
+    num: int, chains: int, pilots: int, dim: int, like: Tensor, generator: torch.Generator | None
+) -> list[Tensor]:
+    """Latents from the prior for chains and pilots of images, ``(C G, L)`` and ``(P G, L)``."""
+    return [normal((count * num, dim), like, generator) for count in (chains, pilots)]
 
 
 def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogDensity:
@@ -184,15 +199,34 @@ def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> 
 
 @contextmanager
 def _forces(
-    precision: str | None, decoder: Decoder, observation: Observation | None, x: Tensor
+    precision: str | None,
+    decoder: Decoder,
+    observation: Observation | None,
+    x: Tensor,
+    force: ForceMaker | None = None,
 ) -> Iterator[Forces | None]:
     """The forces of prior and posterior, to be used inside the block; None in full precision."""
+    if force is not None:
+        yield torch.neg, _made(force, x)
+        return
     if precision is None:
         yield None
         return
     # Autocast keeps the weights it has converted until the outermost of its blocks ends.
     with torch.autocast(x.device.type, enabled=False):
         yield torch.neg, _rounded_score(decoder, observation or BernoulliPixels(), x)
+
+
+def _made(force: ForceMaker, x: Tensor) -> Vector:
+    """The caller's force for images, with a check that it is one."""
+    made = force(x)
+    if not callable(made):
+        raise TypeError(
+            f"force must return a callable (C G, L) -> (C G, L) when it is called with images "
+            f"(G, *event), got {type(made).__name__}; for a field f of latents and images give "
+            "lambda x: lambda z: f(z, x)"
+        )
+    return made
 
 
 def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
@@ -238,7 +272,7 @@ def _check_counts(latent_dim: int, num_chains: int, num_pilots: int) -> None:
     check_count(num_pilots, "num_pilots", "a quarter of num_chains is enough")
 
 
-def _check_precision(precision: str | None, like: Tensor) -> None:
+def _check_forces(precision: str | None, force: Any, like: Tensor) -> None:
     if precision not in (None, "bf16"):
         raise ValueError(
             f'force_precision must be None or "bf16", got {precision!r}; None computes forces in '
@@ -248,4 +282,14 @@ def _check_precision(precision: str | None, like: Tensor) -> None:
         raise ValueError(
             f'force_precision="bf16" must come with a decoder and images in torch.float32, got '
             f"{like.dtype}; convert both with .float(), or use None"
+        )
+    if force is not None and not callable(force):
+        raise TypeError(
+            f"force must be a callable from images to a force, got {force!r}; None follows the "
+            "score of the decoder"
+        )
+    if force is not None and precision is not None:
+        raise ValueError(
+            f"force must come without force_precision, got both, force_precision={precision!r}; "
+            "the force has a precision of its own, so drop force_precision"
         )
