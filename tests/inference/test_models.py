@@ -252,6 +252,8 @@ def test_filters_of_ones_own_are_the_start() -> None:
         model.filters.fill_(-2.0)
     assert model.initial(x)["filters"].item() == -2.0
     assert fit(model, x).params["filters[0,0]"] < 0
+    model.filters.requires_grad_(False)
+    assert [*fit(model, x).params] == ["log_alpha[0]"]
 
 
 def test_models_know_their_domain() -> None:

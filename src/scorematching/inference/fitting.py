@@ -171,7 +171,9 @@ def _start(model: Any, x: Tensor, start: Any) -> Any:
     """Initial values: those given, and others that a model of `inference.models` takes from x."""
     if not isinstance(model, NamedModel) or not isinstance(start, Mapping | None):
         return start
-    return {**model.initial(x), **(start or {})}
+    free = {name for name, p in model.named_parameters() if p.requires_grad}
+    own = {name: value for name, value in model.initial(x).items() if name in free}
+    return {**own, **(start or {})}
 
 
 def as_points(X: Any, missing: Any = None) -> Tensor:
