@@ -772,3 +772,18 @@ def test_every_part_of_a_message_counts() -> None:
 def test_points_may_be_so_large_that_their_sum_is_not_finite() -> None:
     check_points(torch.full((4, 2), 3e38))
     check_points(torch.full((4, 2), 6e4, dtype=torch.float16))
+
+
+def test_transforms_around_objectives_are_named() -> None:
+    """Torch's own message spoke of requires_grad_ and of data-dependent control flow."""
+
+    def loss(w: Tensor, x: Tensor = X) -> Tensor:
+        return sm.ScoreMatching()(lambda x: (w * x.sin()).sum(-1), x).sum()
+
+    for call in (
+        lambda: torch.func.grad(loss)(W.detach()),
+        lambda: torch.func.jacrev(loss)(W.detach()),
+        lambda: torch.func.vmap(lambda x: loss(W, x[None]))(X),
+    ):
+        with pytest.raises(RuntimeError, match=r"not be called inside torch\.func\.grad, vmap"):
+            call()

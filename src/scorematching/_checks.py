@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._tracing import is_recording
+from scorematching._tracing import is_recording, is_transformed
 
 _MIXED = {torch.float16, torch.bfloat16, torch.float32}
 """Types that autocast converts to each other."""
@@ -69,13 +69,28 @@ def check_finite(x: Tensor, name: str) -> None:
     """Require finite entries, where values can be read without waiting for a GPU."""
     if x.is_cuda or not can_read_values(x):
         return
+    try:
+        total = x.detach().sum().item()
+    except RuntimeError as error:
+        refuse_transforms(error)
+        raise
     # A sum is quick, and finite only where its terms are; it may overflow, though.
-    if not math.isfinite(x.detach().sum().item()) and not bool(x.isfinite().all()):
+    if not math.isfinite(total) and not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} of {x.shape[0]} points; "
             f"drop them with {name}[{name}.isfinite().flatten(1).all(1)]"
         )
+
+
+def refuse_transforms(error: Exception) -> None:
+    """Say what an error of torch means, if it comes from a transform of `torch.func`."""
+    if is_transformed():
+        raise RuntimeError(
+            "objectives and fields take derivatives themselves, by autograd, and must not be "
+            "called inside torch.func.grad, vmap or another transform; call the objective outside "
+            "and differentiate its losses, one per point, with torch.autograd.grad"
+        ) from error
 
 
 def can_read_values(x: Tensor) -> bool:

@@ -14,6 +14,11 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` runs, for which torch has no public function either."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def is_recording(x: Tensor) -> bool:
     """Whether work on the device of x is traced, or captured in a CUDA graph.
 

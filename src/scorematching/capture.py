@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_shape
+from scorematching.fields import Field
 from scorematching.objectives import Objective
 from scorematching.training.executors import Captured, CompiledGradients
 from scorematching.training.losses import LossModule
@@ -23,7 +24,7 @@ class CapturedStep:
     first calls run eagerly, the next records the graph, and later ones replay it: the same
     numbers as eager steps, without the time to launch their operations. A batch of another shape
     is recorded anew, and so is a new learning rate; for a schedule give the optimiser a tensor for
-    ``lr``. On a CPU every call runs eagerly.
+    ``lr``. Numbers that the module holds must stay as they are. On a CPU every call runs eagerly.
 
     Args:
         module: a log-density module, or a `Field` around any model.
@@ -61,7 +62,9 @@ class CapturedStep:
         gradients = Gradients(lambda x, phase: objective(module, x, generator=generator))
         step = Step(gradients, optimizer, max_norm=max_norm, ema_decay=ema_decay)
         self.optimizer, self.parameters, self.average = optimizer, step.parameters, step.average
-        self.executor = Captured(step, generator, warmup)
+        model = module.model.call if isinstance(module, Field) else module
+        holders = model.modules() if isinstance(model, nn.Module) else ()
+        self.executor = Captured(step, generator, warmup, holders)
 
     def __call__(self, x: Tensor) -> Tensor:
         """One step on the batch ``x: (N, *event)``; returns its mean loss, detached."""
@@ -112,7 +115,7 @@ def compile_step(
     losses = LossModule(wrap(module), objective, generator, touch=False, module=module)
     step = Step(CompiledGradients(losses), optimizer)
     step.prepare(x)
-    execute = Captured(step, generator) if captured else step
+    execute = Captured(step, generator, holders=losses.holders) if captured else step
     shape, wanted = x.shape, "x must have the shape the step was compiled for, {}"
 
     def checked(x: Tensor) -> Tensor:

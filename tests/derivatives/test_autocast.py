@@ -94,3 +94,25 @@ def test_softplus_in_mixed_precision(outputs: int, convolutions: bool, device: s
     twice = relative(loss_and_gradient(net, x, v, "reverse"), exact)
     assert relative(mixed, exact) < max(0.02, 2 * twice)
     assert torch.cosine_similarity(mixed, exact, 0) > 0.999
+
+
+class Contraction(nn.Module):
+    """A log-density with an operation that is decomposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 64).reshape(4, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensordot(x, self.weight, 1).tanh().sum(-1)
+
+
+def test_decompositions_in_mixed_precision_are_not_kept_for_others() -> None:
+    """After a use under autocast every later one was in bf16."""
+    model, objective = Contraction(), sm.ScoreMatching()
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    expected = objective(Contraction(), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = objective(model, x)
+    assert 1e-4 < relative(mixed.detach(), expected.detach()) < 0.05
+    assert relative(objective(model, x).detach(), expected.detach()) < 1e-5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -473,6 +474,17 @@ def test_results_can_be_compared_and_tested() -> None:
     held_out = sm.evaluation.Fixed(right, held_out=True)
     generator = torch.Generator().manual_seed(1)
     assert sm.evaluation.ksd_test(held_out, x[200:], generator=generator).p_value > 0.01
+
+
+def test_results_are_compared_at_data_frames() -> None:
+    """They ended in a KeyError; columns are matched by name, as in predictions."""
+    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    table = pd.DataFrame(x.numpy() * [1.0, 5.0], columns=["a", "b"])
+    results = fit(models.Gaussian(2), table), fit(models.Gaussian(2, centred=True), table)
+    expected = sm.evaluation.compare(*results, table.to_numpy(copy=True)).difference
+    assert sm.evaluation.compare(*results, table[["b", "a"]]).difference == expected
+    by_hand = (sm.LogDensityField(lambda x: -x.square().sum(-1)), results[0])
+    assert sm.evaluation.compare(*by_hand, table).better == "b"
 
 
 def test_results_on_a_domain_are_compared_on_it() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import scorematching as sm
 from scorematching.domains import Box, PositiveOrthant, Simplex, Sphere
@@ -224,6 +224,36 @@ def test_ica() -> None:
     x = tensor(sources @ np.linalg.inv(unmixing).T)
     assert_true(fit(models.ICA(2), x), unmixing)
     assert_true(fit(models.ICA(2), x, sm.SlicedScoreMatchingVR()), unmixing)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 100.0, 1e8])
+def test_filters_start_in_units_of_the_columns(unit: float) -> None:
+    """In units of 100 fits ended, without a word, in peaks on single points."""
+    x = tensor(2 * rng().standard_t(5.0, (1000, 2)) @ np.array([[1.0, 0.4], [0.2, 1.0]]))
+    for model in (models.StudentTExperts(2), models.ICA(2)):
+        expected, found = fit(model, x), fit(model, unit * x)
+        np.testing.assert_allclose(
+            np.asarray(found.bse) / np.asarray(expected.bse),
+            units_of_errors(model, unit),
+            rtol=1e-4,
+        )
+
+
+def units_of_errors(model: nn.Module, unit: float) -> list[float]:
+    """Filters shrink where points grow; powers stay."""
+    sizes = [(name, p.numel()) for name, p in model.named_parameters()]
+    return [1.0 if name == "log_alpha" else 1 / unit for name, size in sizes for _ in range(size)]
+
+
+def test_filters_of_ones_own_are_the_start() -> None:
+    x = tensor(rng().standard_t(5.0, (500, 1)))
+    model = models.StudentTExperts(1)
+    with torch.no_grad():
+        model.filters.fill_(-2.0)
+    assert model.initial(x)["filters"].item() == -2.0
+    assert fit(model, x).params["filters[0,0]"] < 0
+    model.filters.requires_grad_(False)
+    assert [*fit(model, x).params] == ["log_alpha[0]"]
 
 
 def test_models_know_their_domain() -> None:

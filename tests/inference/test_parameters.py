@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+import scorematching as sm
 from scorematching.errors import SingularInformationError
 from scorematching.inference import fit, fit_robust, models
 
@@ -72,3 +74,40 @@ def test_tables_of_pandas_and_whole_numbers() -> None:
     for same in (x.int(), x.numpy().astype(np.int64), x.float().requires_grad_(), x.mT.clone().mT):
         found = fit(models.Gaussian(2), same)
         np.testing.assert_allclose(found.cov_params(), expected.cov_params(), rtol=1e-12)
+
+
+def test_masked_entries_are_refused() -> None:
+    """They were taken as data."""
+    masked = np.ma.masked_greater(X.numpy(), 1.0)
+    with pytest.raises(ValueError, match=r"X must have no masked entries, got \d+; drop"):
+        fit(models.Gaussian(2), masked)
+    with pytest.raises(ValueError, match=r"weights must have no masked entries, got \d+"):
+        fit(models.Gaussian(2), X, weights=np.ma.masked_less(np.linspace(0, 1, 60), 0.5))
+    fit(models.Gaussian(2), np.ma.array(X.numpy()))
+
+
+def test_dates_and_durations_are_refused() -> None:
+    """They were taken as nanoseconds."""
+    days = pd.date_range("2020-01-01", periods=60)
+    for x in (pd.DataFrame({"day": days}), np.asarray(days)[:, None], (days - days[0]).values):
+        with pytest.raises(TypeError, match="X must be numbers, got dates or durations"):
+            fit(models.Gaussian(1), x)
+
+
+@pytest.mark.parametrize("how", [fit, lambda model, x: fit_robust(model, x, power=0.1)])
+def test_predictions_match_columns_by_name(how: Any) -> None:
+    """They went by position."""
+    table = pd.DataFrame(X.numpy() * [1.0, 5.0], columns=["a", "b"])
+    result = how(models.Gaussian(2), table)
+    expected = result.predict(table.to_numpy())
+    np.testing.assert_array_equal(result.predict(table[["b", "a"]]), expected)
+    with pytest.raises(ValueError, match=r"the columns of the fit, \['a', 'b'\], got \['a', 'c'\]"):
+        result.predict(table.rename(columns={"b": "c"}), "score")
+
+
+def test_likelihoods_of_unnormalised_models_are_refused() -> None:
+    """Only the module knows; it was fitted."""
+    for model in (sm.models.MLPDensity(dim=2), models.Gaussian(2)):
+        for same in (model, sm.LogDensityField(model)):
+            with pytest.raises(ValueError, match=r"needs a normalised model, got .* = False"):
+                fit(same, X, sm.MaximumLikelihood())

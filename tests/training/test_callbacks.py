@@ -143,3 +143,16 @@ def test_averaged_weights() -> None:
 
     model, _ = run(Average())
     assert torch.equal(parameters(model), seen[-1]) and len(seen) == 6
+
+
+def test_parameters_that_are_unfrozen_later_are_refused() -> None:
+    """The optimiser does not hold them: they stayed as they were, without a word."""
+
+    class Unfreeze(Callback):
+        def on_step(self, state: TrainState) -> None:
+            state.module.requires_grad_(True)
+
+    model = density()
+    model.net[0].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"got net\.0\.\w+, unfrozen later; train in two runs"):
+        train(model, sm.ScoreMatching(), points(), CONFIG, callbacks=[Unfreeze()])

@@ -71,6 +71,27 @@ def test_run_of_batches_is_resumed(tmp_path: Path) -> None:
     assert run(tmp_path, 17, resume=True) == run(tmp_path / "whole", 17)
 
 
+def test_dropout_is_resumed(tmp_path: Path) -> None:
+    """Layers draw from torch's own generator, which belongs to the run as well."""
+
+    def run(folder: Path, interrupt: bool = False, resume: bool = False, seed: int = 3) -> Tensor:
+        model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1))
+        model = model.append(nn.Flatten(0)).double()
+        for p in model.parameters():
+            nn.init.normal_(p, generator=seeded(0))
+        config = TrainConfig(steps=12, batch_size=8, checkpoint_every=4)
+        transform = interrupted(6 if interrupt else 100)
+        options = {"transform": transform, "generator": seeded(1), "resume": resume}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            train(model, sm.ScoreMatching(), points(), config, folder=folder, **options)
+        return parameters(model)
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, interrupt=True)
+    assert torch.equal(run(tmp_path, resume=True, seed=4), run(tmp_path / "whole"))
+
+
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.AdamW])
 def test_any_optimizer_is_resumed(make: type[torch.optim.Optimizer], tmp_path: Path) -> None:
     """With tied weights and with buffers, too."""

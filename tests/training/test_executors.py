@@ -24,6 +24,7 @@ from scorematching.training import loop as loop_module
 from scorematching.training.executors import Captured, CompiledGradients, Fallback
 from scorematching.training.executors.choice import COMPILE_FROM, preferences
 from scorematching.training.executors.compiled import NoGain
+from scorematching.training.executors.constants import Constants
 from scorematching.training.loss_reader import READ_EVERY, LossReader
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
@@ -316,6 +317,102 @@ class ByNumpy(nn.Module):
         values = x if self.of_points else self.net[0].weight[:1, :1]
         scale = torch.from_numpy(np.exp(values.detach().numpy()).sum(1))
         return self.net(x).squeeze(-1) * scale
+
+
+class Annealed(nn.Module):
+    """A log-density with a number that callbacks change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.power = density(), 1.0
+        self.register_buffer("shift", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.power * self.net(x + self.shift)
+
+
+class At(Callback):
+    """Changes the model after the tenth step."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.change = change
+
+    def on_step(self, state: Any) -> None:
+        if state.step == 10:
+            self.change(state.module)
+
+
+CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "number": (lambda m: setattr(m, "power", 3.0), "Annealed with another power"),
+    "tensor": (lambda m: setattr(m, "power", torch.ones(1)), "Annealed with another power"),
+    "frozen": (lambda m: m.net.net[0].requires_grad_(False), "other parameters to train"),
+    "buffer": (lambda m: setattr(m, "shift", torch.ones_like(m.shift)), "other buffers"),
+    "mode": (lambda m: m.net.eval(), "with another training"),
+}
+
+
+def annealed(executor: Any, change: Any, device: str = "cpu") -> tuple[Tensor, str]:
+    """Weights after a run in which the model changes, and its last executor."""
+    model, x = Annealed().to(device), points().to(device)
+    result = train(
+        model,
+        sm.SlicedScoreMatchingVR(),
+        x,
+        TrainConfig(steps=STEPS, batch_size=8, lr=LR),
+        callbacks=[At(change)],
+        executor=executor,
+        generator=torch.Generator(device).manual_seed(2),
+    )
+    return parameters(model), result.executor
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_changes_between_steps_is_no_constant(kind: str) -> None:
+    """Compiled steps went on with the old number, and trained what was frozen."""
+    change, reason = CHANGES[kind]
+    with pytest.raises(CaptureError, match=f"{reason}.*; train eagerly"):
+        annealed("compiled", change)
+    weights, executor = annealed(("compiled", "eager"), change)
+    assert executor == "eager"
+    torch.testing.assert_close(weights, annealed("eager", change)[0], rtol=ROUTES, atol=ROUTES)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_buffers_that_are_written_in_place_are_read() -> None:
+    def change(model: Any) -> None:
+        model.shift.fill_(0.5)
+
+    weights, executor = annealed("compiled", change)
+    assert executor == "compiled"
+    torch.testing.assert_close(weights, annealed("eager", change)[0], rtol=ROUTES, atol=ROUTES)
+
+
+def test_cuda_graphs_need_tensors_in_their_places() -> None:
+    """A graph reads memory; compiled functions are given the tensors."""
+    model = Annealed()
+    graph, function = Constants(model.modules(), places=True), Constants(model.modules())
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    graph.require_unchanged()
+    first = next(model.parameters())
+    first.data = 2 * first.data
+    function.require_unchanged()
+    with pytest.raises(CaptureError, match="other buffers"):
+        graph.require_unchanged()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_changes_between_captured_steps_is_no_constant(kind: str) -> None:
+    change, _ = CHANGES[kind]
+    if kind == "tensor":
+        change = lambda m: setattr(m, "power", torch.ones(1, device="cuda"))  # noqa: E731
+    weights, executor = annealed("auto", change, "cuda")
+    assert executor == "eager"
+    torch.testing.assert_close(weights, annealed("eager", change, "cuda")[0], rtol=1e-6, atol=1e-6)
+    with pytest.raises(CaptureError, match="train eagerly"):
+        annealed("captured", change, "cuda")
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from scorematching._checks import check_depends
+from scorematching._checks import check_depends, refuse_transforms
 from scorematching._shapes import dimension, event_axes, inner
 
 Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
@@ -38,7 +38,12 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
         if x.requires_grad:
             return question(x.view_as(x))
         own = x.clone() if x.is_inference() else x.detach()
-        return question(own.requires_grad_())
+        try:
+            own.requires_grad_()
+        except RuntimeError as error:
+            refuse_transforms(error)
+            raise
+        return question(own)
 
 
 def gradient(y: Tensor, x: Tensor) -> Tensor:

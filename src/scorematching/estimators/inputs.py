@@ -62,6 +62,8 @@ def _refuse_other_types(X: Any) -> None:
             f"X must hold real numbers, got {dtype}: Complex data not supported; pass real and "
             "imaginary parts as columns of their own"
         )
+    if dtype is None and len(set(getattr(X, "dtypes", ()))) == 1:
+        (dtype,) = set(X.dtypes)  # of a data frame, which becomes an array of this type
     if getattr(dtype, "kind", "") in ("m", "M"):
         raise ValueError(
             f"X must hold numbers, got dates or durations ({dtype}); convert them to numbers in a "

@@ -81,7 +81,8 @@ def compare(
         a: the first model: a `Field`, a fitted estimator or result of a fit of this library, or a
             function of tensors that returns log-densities ``(N,)`` or scores of the shape of x.
         b: the second model; the two may be of different kinds.
-        X: points ``(N, *event)`` that neither was fitted to, a tensor or an array.
+        X: points ``(N, *event)`` that neither was fitted to: a tensor, an array or a data
+            frame, whose columns results of `fit` match by name.
         objective: loss to compare; None is exact score matching. Random directions are drawn from
             the same seed for both, and should be independent between points (``balanced=False``).
         level: of the test behind the verdict.

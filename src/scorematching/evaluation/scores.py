@@ -70,7 +70,7 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
     Args:
         model: as for `scores_at`, except numbers and estimators outside the library, which have no
             derivatives.
-        X: points ``(N, *event)``, a tensor or an array.
+        X: points ``(N, *event)``: a tensor, an array or a data frame.
         whole_space: refuse an estimator whose density ends at a boundary.
 
     Returns:
@@ -83,14 +83,15 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
         if whole_space:
             _check_domain(model)
         return model._field(), model._queries(X.cpu().numpy() if isinstance(X, Tensor) else X)
-    x = torch.as_tensor(X)
+    fitted = isinstance(getattr(model, "field", None), Field)  # the result of a fit, in float64
+    x = model._points(X) if fitted else _as_tensor(X)
     check_points(x, "X")
     if isinstance(model, Field):
         return model, x
-    if isinstance(getattr(model, "field", None), Field):  # the result of a fit, in float64
+    if fitted:
         if whole_space:
             _check_domain(model)
-        return model.field, x.double()
+        return model.field, x
     if isinstance(model, Tensor) or not callable(model):
         raise TypeError(
             f"the model must be one whose score can be differentiated, got {type(model).__name__}; "
@@ -100,6 +101,11 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
     with torch.no_grad():
         vectors = _returns_vectors(model, x[:_BATCH_SIZE])
     return VectorField(model) if vectors else LogDensityField(model, feature_axes=0), x
+
+
+def _as_tensor(X: Any) -> Tensor:
+    """A tensor or array as it is; a copy of a data frame, whose memory may be read-only."""
+    return torch.tensor(X.to_numpy()) if hasattr(X, "to_numpy") else torch.as_tensor(X)
 
 
 def _check_domain(model: Any) -> None:

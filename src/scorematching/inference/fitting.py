@@ -9,6 +9,7 @@ replaced by independent ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,12 +19,13 @@ from torch import Tensor
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
 from scorematching.domains.base import Region, refuse_rows
+from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich
 from scorematching.inference.missing import ImportanceWeighted
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
-from scorematching.inference.parameters import Parametric, as_float64, parametric
+from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
 from scorematching.inference.pieces import ProblemInPieces
 from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
@@ -107,8 +109,8 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
     if not optimum.is_closed_form:  # where gradients are linear in the parameters
         require_variation(problem, optimum.derivatives)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)
-    setting = Setting(problem.model, problem, optimum, prepared.objective, groups, prepared.seed)
-    return FitResult(setting, covariance)
+    chosen = (prepared.objective, groups, prepared.seed, prepared.columns)
+    return FitResult(Setting(problem.model, problem, optimum, *chosen), covariance)
 
 
 def _in_pieces(problem: Problem, budget: Budget) -> Problem:
@@ -126,11 +128,13 @@ class Prepared(NamedTuple):
         problem: model, points with their noise, and weights.
         objective: with noise that is independent between points.
         seed: for later draws of noise.
+        columns: names of the columns of X; None if it had none.
     """
 
     problem: Problem
     objective: Objective
     seed: int
+    columns: tuple[str, ...] | None
 
 
 def prepare(
@@ -146,9 +150,10 @@ def prepare(
     """Check the arguments of `fit` and draw the noise."""
     x = as_points(X, missing)
     _require_columns(x, model)
-    own = parametric(model, start)
+    own = parametric(model, _start(model, x, start))
     objective = independent(ScoreMatching() if objective is None else objective)
     objective = on_domain(objective, domain, model)
+    _require_normalised(objective, model)
     check_generator(generator, x)
     region = getattr(objective, "domain", None)
     if region is not None and not bool(x.isnan().any()):
@@ -159,7 +164,16 @@ def prepare(
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))
     seed = int(torch.randint(2**62, (), generator=generator)) if noisy else 0
     parts = _parts(x, own, objective, missing, seed)
-    return Prepared(Problem(own, parts, found), objective, seed + 1)
+    return Prepared(Problem(own, parts, found), objective, seed + 1, column_names(X))
+
+
+def _start(model: Any, x: Tensor, start: Any) -> Any:
+    """Initial values: those given, and others that a model of `inference.models` takes from x."""
+    if not isinstance(model, NamedModel) or not isinstance(start, Mapping | None):
+        return start
+    free = {name for name, p in model.named_parameters() if p.requires_grad}
+    own = {name: value for name, value in model.initial(x).items() if name in free}
+    return {**own, **(start or {})}
 
 
 def as_points(X: Any, missing: Any = None) -> Tensor:
@@ -265,6 +279,17 @@ def independent(objective: Any) -> Objective:
     if isinstance(projection, (Rademacher, SplitRademacher)):
         return replace(objective, projection=Rademacher(balanced=False))
     return replace(objective, projection=replace(projection, balanced=False))
+
+
+def _require_normalised(objective: Objective, model: Any) -> None:
+    """Refuse the likelihood of a model that says that it is unnormalised."""
+    if isinstance(objective, MaximumLikelihood) and not getattr(
+        as_field(model), "normalised", True
+    ):
+        raise ValueError(
+            f"MaximumLikelihood needs a normalised model, got {type(model).__name__} with "
+            "normalised = False; leave objective out for score matching"
+        )
 
 
 def check_model(problem: Problem) -> None:

@@ -26,6 +26,15 @@ CLOSED_FORM = "closed form: the loss is quadratic in the parameters"
 QUADRATIC = 1e-8
 """Relative change of the gradient, beyond a linear one, up to which a loss counts as quadratic."""
 
+MAX_REFINEMENTS = 10
+"""Steps to the solution of a closed form, each of which removes the rounding errors of the last."""
+
+ROUNDING = 1e-10
+"""Share of a parameter below which a step to a closed form is rounding."""
+
+NOT_SHRUNK = 1e-3
+"""Share of the step before from which a step is no rounding: the loss is not quadratic."""
+
 
 class Optimum(NamedTuple):
     """Where the mean loss is least.
@@ -61,10 +70,10 @@ def minimise(problem: Problem) -> Optimum:
         raise _not_finite(found)
     if is_quadratic(problem, start, found):
         require_regular(problem, found.hessian)
-        theta = start - solve(found.hessian, found.gradient)
-        theta = theta - solve(found.hessian, problem.value_and_gradient(theta)[1])  # rounding
-        return Optimum(theta, problem.derivatives(theta), CLOSED_FORM, 1)
-    theta, steps = _lbfgs(problem, start, _scale(found.hessian))
+        solution = _closed_form(problem, start, found)
+        if solution is not None:
+            return Optimum(solution, problem.derivatives(solution), CLOSED_FORM, 1)
+    theta, steps = _lbfgs(problem, start, found)
     theta, found, more = _newton(problem, theta)
     return Optimum(theta, found, "L-BFGS, then Newton steps", steps + more)
 
@@ -82,6 +91,26 @@ def is_quadratic(problem: Problem, start: Tensor, found: Derivatives) -> bool:
         if not bool(error <= QUADRATIC * size):
             return False
     return True
+
+
+def _closed_form(problem: Problem, start: Tensor, found: Derivatives) -> Tensor | None:
+    """The minimum of a quadratic loss; None if the gradient there shows that it is not quadratic.
+
+    A step leaves rounding errors of the size of what it started from. In large units these are far
+    above the solution, so steps go on until they are small beside every parameter.
+    """
+    d, before = _scale(found.hessian), torch.inf
+    theta, gradient = start, found.gradient
+    for _ in range(MAX_REFINEMENTS):
+        step = solve(found.hessian, gradient)
+        size = float((step * d).norm())
+        if size > NOT_SHRUNK * before and size > ROUNDING * float((theta * d).norm()):
+            return None
+        theta, before = theta - step, size
+        if bool((step.abs() <= ROUNDING * theta.abs()).all()):
+            break
+        gradient = problem.value_and_gradient(theta)[1]
+    return theta
 
 
 def solve(hessian: Tensor, right: Tensor) -> Tensor:
@@ -145,8 +174,10 @@ def _scale(hessian: Tensor) -> Tensor:
     return torch.where(d > 0, d, torch.ones_like(d))
 
 
-def _lbfgs(problem: Problem, start: Tensor, d: Tensor) -> tuple[Tensor, int]:
-    """A point near the minimum, and the number of iterations, in parameters ``d theta``."""
+def _lbfgs(problem: Problem, start: Tensor, found: Derivatives) -> tuple[Tensor, int]:
+    """A point near the minimum, and the number of iterations, whatever the units of the points."""
+    unit = _unit(problem, found)
+    d = _scale(found.hessian) / unit
     scaled = (start * d).requires_grad_()
     optimiser = torch.optim.LBFGS(
         [scaled],
@@ -159,11 +190,17 @@ def _lbfgs(problem: Problem, start: Tensor, d: Tensor) -> tuple[Tensor, int]:
     def closure() -> float:
         value, gradient = problem.value_and_gradient(scaled.detach() / d)
         finite = bool(value.isfinite() & gradient.isfinite().all())
-        scaled.grad = gradient / d if finite else torch.zeros_like(gradient)
-        return float(value) if finite else 1e100  # so that the line search turns back
+        scaled.grad = gradient / d / unit**2 if finite else torch.zeros_like(gradient)
+        return float(value) / unit**2 if finite else 1e100  # so that the line search turns back
 
     optimiser.step(closure)
     return scaled.detach() / d, int(optimiser.state[scaled]["n_iter"])
+
+
+def _unit(problem: Problem, found: Derivatives) -> float:
+    """Size of one point's gradient in parameters ``d theta``: the root of the unit of the loss."""
+    size = (problem.weights @ found.gradients.square()).sqrt() / _scale(found.hessian)
+    return float(size.norm()) or 1.0
 
 
 def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
@@ -173,7 +210,7 @@ def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
         require_regular(problem, found.hessian)
         step = solve(found.hessian, found.gradient)
         d = _scale(found.hessian)
-        if (step * d).norm() <= TOLERANCE * ((theta * d).norm() + 1e-3):
+        if (step * d).norm() <= TOLERANCE * ((theta * d).norm() + 1e-3 * _unit(problem, found)):
             return theta, found, iteration
         theta, found = _damped(problem, theta, step)
     raise _not_converged(found)

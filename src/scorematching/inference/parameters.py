@@ -143,7 +143,7 @@ def _entries(name: str, shape: torch.Size) -> Iterator[str]:
 
 
 def as_float64(value: Any, name: str) -> Tensor:
-    """Numbers of any kind as a finite float64 tensor on the CPU."""
+    """Numbers of any kind as a float64 tensor on the CPU."""
     try:
         plain = _detached(value)
         is_real = not np.iscomplexobj(plain)
@@ -155,7 +155,45 @@ def as_float64(value: Any, name: str) -> Tensor:
         ) from error
     if found is None:
         raise TypeError(f"{name} must be real numbers, got complex ones; take their parts apart")
+    _refuse_disguised(plain, name)
     return found
+
+
+def _refuse_disguised(value: Any, name: str) -> None:
+    """Refuse masked entries, dates and durations, which numpy converts to numbers."""
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} must have no masked entries, got {np.ma.count_masked(value)}; drop these "
+            f"rows, or mark entries as missing with {name}.filled(numpy.nan)"
+        )
+    if np.asarray(value).dtype.kind in "mM":
+        raise TypeError(
+            f"{name} must be numbers, got dates or durations; divide durations by a unit, such as "
+            'numpy.timedelta64(1, "D")'
+        )
+
+
+def column_names(X: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a data frame; None if there are none."""
+    names = tuple(getattr(X, "columns", ()))
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:
+    """A data frame with columns in the order of those of the fit; anything else as it is.
+
+    Raises:
+        ValueError: if it has other columns.
+    """
+    given = column_names(X)
+    if columns is None or given is None or given == columns:
+        return X
+    if sorted(given) != sorted(columns):
+        raise ValueError(
+            f"X must have the columns of the fit, {[*columns][:5]}, got {[*given][:5]}; rename or "
+            "select them"
+        )
+    return X[list(columns)]
 
 
 def _detached(value: Any) -> Any:

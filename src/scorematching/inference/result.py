@@ -16,7 +16,7 @@ from scorematching.inference.covariance import Split, split
 from scorematching.inference.estimates import Array, Estimates, transformed
 from scorematching.inference.how_many import HowMany, how_many_projections
 from scorematching.inference.optimise import Optimum
-from scorematching.inference.parameters import Parametric, Theta, as_float64
+from scorematching.inference.parameters import Parametric, Theta, as_float64, in_order
 from scorematching.inference.problem import Problem
 from scorematching.inference.summary import Summary
 from scorematching.objectives.base import Objective
@@ -37,6 +37,7 @@ class Setting:
         objective: whose loss it is.
         groups: clusters of rows ``(N,)``; None for independent rows.
         seed: of the directions that K is split with.
+        columns: names of the columns of X; None if it had none.
     """
 
     model: Parametric
@@ -45,6 +46,7 @@ class Setting:
     objective: Objective
     groups: Tensor | None
     seed: int
+    columns: tuple[str, ...] | None = None
 
     @property
     def event(self) -> torch.Size:
@@ -163,7 +165,7 @@ class FitResult(Estimates):
         """The fitted log-density, up to its constant, or its score.
 
         Args:
-            X: points ``(N, *event)``.
+            X: points ``(N, *event)``; columns of data frames are matched by name.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
         """
         model, x = self._setting.model, self._points(X)
@@ -180,7 +182,7 @@ class FitResult(Estimates):
 
     def _points(self, X: Any) -> Tensor:
         """Points of the shape of those of the fit."""
-        x, event = as_float64(X, "X"), self._setting.event
+        x, event = as_float64(in_order(X, self._setting.columns), "X"), self._setting.event
         if x.shape[1:] != event or not x.ndim:
             raise ValueError(
                 f"X must have shape (N, {', '.join(map(str, event))}), got {tuple(x.shape)}; give "

@@ -137,6 +137,5 @@ def _result(
     covariance = bread @ meat(found.gradients, problem.weights, None) @ bread.T
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
-    return FitResult(
-        Setting(own, problem, optimum, prepared.objective, None, prepared.seed), covariance
-    )
+    chosen = (prepared.objective, None, prepared.seed, prepared.columns)
+    return FitResult(Setting(own, problem, optimum, *chosen), covariance)

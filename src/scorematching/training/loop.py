@@ -227,6 +227,7 @@ class _Run:
     def record(self, validation: tuple[float | None, float | None]) -> Record:
         """Record the steps since the last record."""
         state = self.state
+        _require_held(state)
         lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
         record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
@@ -315,6 +316,17 @@ def _make_optimizer(
             "freeze parameters with requires_grad_(False)"
         )
     return optimizer
+
+
+def _require_held(state: TrainState) -> None:
+    """Refuse parameters that were unfrozen during the run: no optimiser would change them."""
+    held = {id(p) for p in state.parameters}
+    named = state.module.named_parameters()
+    if left := [name for name, p in named if p.requires_grad and id(p) not in held]:
+        raise ValueError(
+            "parameters must need gradients when a run begins, which gives them to the optimiser, "
+            f"got {left[0]}, unfrozen later; train in two runs, the second with it unfrozen"
+        )
 
 
 def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:

@@ -68,6 +68,11 @@ class LossModule(nn.Module):
         """For each phase of the objective, the parameters that it trains."""
         return [part for _, part in phases_of(self._objective, self.module)]
 
+    @property
+    def holders(self) -> list[Any]:
+        """Objects whose attributes the losses may read: all modules, and losses of the user's."""
+        return [*self.modules(), *(f for f in self._losses if hasattr(f, "__dict__"))]
+
     def draw(self, batch: Any, phase: int = -1) -> Any:
         """The noise of a phase for a batch; None where there is none, or the loss draws its own."""
         loss = self._losses[phase]

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from scorematching._graphs import generator_or_default
 from scorematching.training.checkpoint import (
     Checkpoint,
     optimizer_state,
@@ -125,6 +127,7 @@ class TrainState:
             "now": self.generator.get_state(),
             "epoch": self.batches.start,
             "validation": self.validation_noise,
+            "default": self._default.get_state(),
         }
         reference = self.stopping.reference  # losses that later ones are compared with
         tensors = {
@@ -177,6 +180,8 @@ class TrainState:
         # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
         states = {name: rows[0].clone() for name, rows in under("generator", tensors).items()}
         self.generator.set_state(states["now"])
+        if "default" in states and self.ranks.count == state["processes"] == 1:
+            self._default.set_state(states["default"])
         self.batches.start, self.validation_noise = states["epoch"], states["validation"]
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
         self.stopping = replace(
@@ -191,6 +196,11 @@ class TrainState:
         self.losses.last_finite = state["last_finite"]
         self.history = [Record(**record) for record in state["history"]]
         self._began -= state["seconds"]
+
+    @property
+    def _default(self) -> torch.Generator:
+        """Torch's own generator of the device, from which layers such as dropout draw."""
+        return generator_or_default(None, self.ranks.device)
 
     def _names(self) -> list[str]:
         """Names of the parameters, in the order of the optimiser's."""

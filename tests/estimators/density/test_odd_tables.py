@@ -109,6 +109,10 @@ OTHER = {
     "complex tensor": (torch.tensor(x) + 1j, r"real numbers, got torch.complex128"),
     "dates": (np.arange(20).reshape(10, 2).astype("M8[D]"), r"dates or durations \(datetime64"),
     "durations": (np.arange(20).reshape(10, 2).astype("m8[s]"), r"dates or durations \(timedelta"),
+    "frame of dates": (
+        pd.DataFrame(np.arange(20).reshape(10, 2).astype("M8[ns]"), columns=["a", "b"]),
+        r"dates or durations \(datetime64",
+    ),
     "ragged": ([[1.0, 2.0], [3.0, 4.0], [5.0]], "got 1 values in row 2 and 2 in row 0"),
     "set": ({1.0, 2.0}, "got a set"),
     "generator": ((row for row in x), "got a generator"),

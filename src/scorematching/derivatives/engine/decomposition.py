@@ -2,7 +2,7 @@
 
 `make_fx` records what one call does on plain tensors; the recorded graph is then run on traced
 values, where every ATen operation finds its rule. A graph is kept for calls with the same
-function, shapes and other arguments.
+function, shapes and other arguments, in the same mixed precision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def decompose(
         known: graphs of earlier calls; a new one is added.
     """
     leaves, spec = tree_flatten((tuple(args), kwargs))
-    key = (func, spec, *map(_signature, leaves))
+    key = (func, spec, _mixed_precision(), *map(_signature, leaves))
     try:
         missing = key not in known
     except TypeError:
@@ -93,6 +93,14 @@ def _mutates(node: Any) -> bool:
 
 def _tensors(leaves: list[Any]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _mixed_precision() -> tuple[torch.dtype | None, ...]:
+    """What autocast computes in, on either device, which a graph contains as changes of dtype."""
+    return tuple(
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    )
 
 
 def _signature(leaf: Any) -> Any:

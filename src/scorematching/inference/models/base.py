@@ -17,6 +17,8 @@ class NamedModel(nn.Module):
         domain: where points live; `inference.fit` uses it unless it is given another one.
     """
 
+    normalised = False
+
     def __init__(self, dim: int, domain: Region | None = None) -> None:
         """Keep both."""
         super().__init__()
@@ -27,6 +29,21 @@ class NamedModel(nn.Module):
     def entry_names(self) -> dict[str, list[str]]:
         """Names of the entries of parameters, where an index would not say enough."""
         return {}
+
+    def initial(self, x: Tensor) -> dict[str, Tensor]:
+        """Parameters whose initial values depend on the points ``(N, D)``."""
+        return {}
+
+
+def in_units(filters: Tensor, first: Tensor, x: Tensor) -> Tensor:
+    """Filters in units of the columns of x; those that are not the first ones stay as they are.
+
+    Far from the scale of the points, fits end in minima with peaks on single points.
+    """
+    if not torch.equal(filters.detach(), first.to(filters)):
+        return filters.detach()
+    scale = x.square().nanmean(0).sqrt()
+    return first / torch.where(scale > 0, scale, 1.0)
 
 
 class Symmetric:

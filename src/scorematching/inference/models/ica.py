@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_count
-from scorematching.inference.models.base import NamedModel
+from scorematching.inference.models.base import NamedModel, in_units
+from scorematching.inference.parameters import Theta
 
 
 class ICA(NamedModel):
@@ -34,11 +35,19 @@ class ICA(NamedModel):
         super().__init__(dim)
         count = dim if num_components is None else num_components
         check_count(count, "num_components", "as many as columns is a start")
-        k = torch.arange(count)[:, None] - torch.arange(dim)
-        start = torch.where(k == 0, 1.0, 0.1) if count <= dim else torch.cos(k + 0.3)
-        self.unmixing = nn.Parameter(start)
+        self.unmixing = nn.Parameter(_initial_unmixing(dim, count))
 
     def forward(self, x: Tensor) -> Tensor:
         """The log-density up to a constant, ``(N,)``."""
         z = math.pi / (2 * 3**0.5) * (x @ self.unmixing.T)
         return -2 * (torch.logaddexp(z, -z) - math.log(2)).sum(-1)
+
+    def initial(self, x: Tensor) -> Theta:
+        """The unmixing matrix in units of the columns."""
+        count, dim = self.unmixing.shape
+        return {"unmixing": in_units(self.unmixing, _initial_unmixing(dim, count), x)}
+
+
+def _initial_unmixing(dim: int, count: int) -> Tensor:
+    k = torch.arange(count)[:, None] - torch.arange(dim)
+    return torch.where(k == 0, 1.0, 0.1) if count <= dim else torch.cos(k + 0.3)

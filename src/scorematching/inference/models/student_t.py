@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_count
-from scorematching.inference.models.base import NamedModel
+from scorematching.inference.models.base import NamedModel, in_units
 from scorematching.inference.parameters import Theta
 
 
@@ -41,6 +41,11 @@ class StudentTExperts(NamedModel):
     def forward(self, x: Tensor) -> Tensor:
         """The log-density up to a constant, ``(N,)``."""
         return -(0.5 * (x @ self.filters.T).square()).log1p() @ self.log_alpha.exp()
+
+    def initial(self, x: Tensor) -> Theta:
+        """Filters in units of the columns."""
+        count, dim = self.filters.shape
+        return {"filters": in_units(self.filters, _initial_filters(dim, count), x)}
 
     def degrees_of_freedom(self, theta: Theta) -> Tensor:
         """``2 alpha - 1`` for each expert, for `FitResult.function`."""

@@ -1,11 +1,13 @@
 """A training step recorded as a CUDA graph, and replayed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorematching._graphs import on_side_stream, record
+from scorematching.training.executors.constants import Constants
 from scorematching.training.step import Step
 
 
@@ -15,7 +17,11 @@ class Captured:
     A batch of another shape or dtype is recorded anew, and so is a learning rate that is a number.
     On a CPU every call runs the step as it is.
 
-    The first ``warmup`` calls run it as it is.
+    Args:
+        step: the step.
+        generator: source of its random numbers.
+        warmup: how many calls run it as it is.
+        holders: objects whose numbers and flags it reads, which must not change; see `Constants`.
 
     Attributes:
         recorded: by shape, dtype and learning rates: the graph, its batch and its loss.
@@ -24,8 +30,15 @@ class Captured:
         ValueError: if the optimiser is on a GPU and not capturable.
     """
 
-    def __init__(self, step: Step, generator: torch.Generator | None, warmup: int = 3) -> None:
+    def __init__(
+        self,
+        step: Step,
+        generator: torch.Generator | None,
+        warmup: int = 3,
+        holders: Iterable[Any] = (),
+    ) -> None:
         self.step, self.generator, self.calls_left = step, generator, warmup
+        self.holders, self.constants = list(holders), Constants(())
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         if any(p.is_cuda for p in step.parameters):
             _check_capturable(step.optimizer)
@@ -41,6 +54,9 @@ class Captured:
         if self.calls_left > 0:
             self.calls_left -= 1
             return on_side_stream(lambda: self.step(x), x.device)
+        if not self.recorded:
+            self.constants = Constants(self.holders, places=True)
+        self.constants.require_unchanged()
         key = (x.shape, x.dtype, *self._number_rates())
         if key not in self.recorded:
             static_x, words = x.clone(), ("this step", "train eagerly")

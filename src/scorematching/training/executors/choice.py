@@ -140,7 +140,9 @@ def _make(step: Step, losses: LossModule, last: str, name: str) -> Any:
     """An executor by name; ``last`` is the one after which there is none."""
     if "compiled" in name:
         step = step.using(CompiledGradients(losses, only_for_gain=name != last))
-    return Captured(step, losses.generator) if "captured" in name else step
+    if "captured" not in name:
+        return step
+    return Captured(step, losses.generator, holders=losses.holders)
 
 
 def _obstacle(name: str, step: Step, ranks: Ranks) -> str:

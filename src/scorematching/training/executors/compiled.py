@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from scorematching._graphs import generator_or_default
 from scorematching.training.executors.batches import batch_gradients
+from scorematching.training.executors.constants import Constants
 from scorematching.training.executors.precision import allows_bfloat16, round_products
 from scorematching.training.executors.products import fills_device, merge_products
 from scorematching.training.losses import LossModule
@@ -47,6 +48,7 @@ class CompiledGradients(Gradients):
         super().__init__(losses)
         self.module, self.only_for_gain = losses, only_for_gain
         self.compiled: dict[Any, _Phase] = {}
+        self.constants = Constants(())
 
     def prepare(self, batch: Any) -> None:
         """Compile all phases for batches of this shape, memory order and dtype, without drawing.
@@ -58,6 +60,8 @@ class CompiledGradients(Gradients):
             NoGain: if it would not be faster, where that is asked for.
             Exception: whatever the tracer or the compiler raise.
         """
+        if not self.compiled:
+            self.constants = Constants(self.module.holders)
         source = generator_or_default(self.module.generator, batch.device)
         for phase in range(len(self.module.parts)):
             if _key(batch, phase) not in self.compiled:
@@ -69,6 +73,7 @@ class CompiledGradients(Gradients):
     def __call__(self, batch: Any, phase: int) -> Tensor:
         """Set ``.grad`` of the parameters that the loss uses; returns the mean loss."""
         self.prepare(batch)
+        self.constants.require_unchanged()
         return self.compiled[_key(batch, phase)](batch, self.module.draw(batch, phase))
 
 
