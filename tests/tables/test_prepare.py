@@ -121,6 +121,8 @@ def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
         (lambda: table(c=[f"{v + 9:.4f}".replace(".", ",") for v in X[:, 0]]), {}, "as text"),
         (lambda: table(c=["$1,200"] * 60), {}, r"'\$1,200' in row 1; write 1200 in place of it"),
         (lambda: table(c=["0,125"] * 60), {}, r"'0,125' in row 1; write 0.125 in place of it"),
+        (lambda: table(c=["0"] * 20 + ["2,5"] * 40), {}, r"'2,5' in row 21; write 2.5 in place"),
+        (lambda: table(c=["\N{MINUS SIGN}2.5"] * 60), {}, r"in row 1; write -2.5 in place of it"),
         (lambda: table(c=["12,5"] * 60), {}, r"'12,5' in row 1; write 12.5 in place of it"),
         (lambda: table(c=["1.012,5"] * 60), {}, r"in row 1; write 1012.5 in place of it"),
         (lambda: table(c=["1,012.5"] * 60), {}, r"in row 1; write 1012.5 in place of it"),
