@@ -14,6 +14,10 @@ from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
 from scorematching.tables.summary import Column, Finding, listed
 
+LINEAR = "linear function of other columns"
+NONLINEAR = "nonlinear function of other columns"
+"""Findings about columns that determine each other, which some families ask for."""
+
 _CLOSE = 0.98
 _MAX_ROWS = 10_000
 
@@ -88,7 +92,7 @@ def _set_aside(table: Table, used: Sequence[str]) -> Iterator[Finding]:
     if table.dependent:
         names = listed(used[c] for c in table.dependent)
         yield Finding(
-            f"linear function of other columns ({names})",
+            f"{LINEAR} ({names})",
             "set aside, since the density is that of the others; samples have it again",
         )
 
@@ -123,7 +127,7 @@ def _related(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
     """Columns that are exact functions of each other."""
     for columns in table.related(table.reduce(x)):
         yield Finding(
-            f"nonlinear function of other columns ({listed(used[c] for c in columns)})",
+            f"{NONLINEAR} ({listed(used[c] for c in columns)})",
             "kept, but there is no density, and likelihoods only say how narrow the fit is: leave "
             "one of them out with --columns",
         )
