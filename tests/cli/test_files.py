@@ -84,6 +84,25 @@ def test_files_that_can_be_fitted(
     assert all(number is not None and np.isfinite(number) for number in numbers)
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_rows_of_few_values_all_count(
+    columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Different rows alone, which were held out as if others were copies, lie too far out."""
+    x = np.random.default_rng(0).normal(45, 4, (600, columns)).round()
+    path, out = tmp_path / "ages.csv", tmp_path / "run"
+    pd.DataFrame(x, columns=["age", "years"][:columns]).to_csv(path, index=False)
+    assert main(["fit", str(path), "--out", str(out), *QUICK]) == 0
+    held_out = json.loads((out / "run.json").read_text())["held_out"]
+    gaussian = held_out["methods"][1]["log_likelihood"]
+    truth = -columns * 0.5 * np.log(2 * np.pi * np.e * (4**2 + 1 / 12))
+    assert held_out["rows"] == 120
+    assert abs(gaussian["mean"] - truth) < 4 * gaussian["standard_error"]
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(path)]) == 0
+    assert f"600 rows of {path}" in capsys.readouterr().out
+
+
 BAD = {
     "empty": (b"", "is empty"),
     "header only": (b"a,b\n", "no rows below it"),

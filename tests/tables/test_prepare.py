@@ -100,6 +100,13 @@ def test_copies_of_rows_are_counted_and_not_called_rounded() -> None:
     ]
 
 
+def test_rows_of_one_rounded_column_are_no_copies() -> None:
+    frame = pd.DataFrame({"age": np.random.default_rng(0).normal(45, 12, 300).round()})
+    prepared = prepare(Loaded(frame, "t.csv", "0"))
+    assert prepared.width.tolist() == [0.5]
+    assert [str(f).partition(" (")[0] for f in prepared.summary.findings] == ["rounded or discrete"]
+
+
 def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
     data = table(c=np.arange(60) // 5 * 0.2)
     assert prepare(data).width.tolist() == pytest.approx([0, 0, 0.1])

@@ -156,6 +156,6 @@ def _baselines(model: Any, parts: Parts) -> tuple[dict[str, Any], Space]:
         scaling = Standardise(model.mean_.cpu().double(), model.scale_.cpu().double())
     columns = list(parts.width)
     s = scaling(torch.tensor(parts.train_noisy[columns].to_numpy(np.float64)))
-    first = torch.tensor(~parts.train.duplicated().to_numpy())
+    first = torch.tensor(~(parts.train.duplicated().to_numpy() & parts.copies))
     baselines = fit_baselines(s, scaling, parts.seed, first)
     return baselines, Space.of(columns, baselines["Gaussian"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,19 @@ from numpy.typing import NDArray
 
 from scorematching.datasets import Dequantise
 from scorematching.tables import Prepared
+from scorematching.tables.copies import are_copies
 from scorematching.tables.prepare import fitted_to
 
 _SHARE, _MAX = 0.2, 5000
 
 
-def held_out_rows(x: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
+def held_out_rows(x: NDArray[np.float64], seed: int, copies: bool = True) -> NDArray[np.int64]:
     """A fifth of the rows at random, at most 5,000; copies of a row stay together.
 
     Args:
         x: rows ``(N, D)``.
         seed: of the choice.
+        copies: whether equal rows are copies; False takes every row for itself.
 
     Returns:
         Their numbers, in order.
@@ -31,7 +34,9 @@ def held_out_rows(x: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
         >>> len(rows), bool((np.diff(rows) > 0).all())
         (4, True)
     """
-    _, group = torch.tensor(x).unique(dim=0, return_inverse=True)
+    group = torch.arange(len(x))
+    if copies:
+        _, group = torch.tensor(x).unique(dim=0, return_inverse=True)
     count = int(group.max()) + 1
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(count, dtype=torch.bool)
@@ -46,7 +51,8 @@ def split_table(table: Prepared, seed: int) -> tuple[Prepared, NDArray[np.int64]
         table: from `prepare`.
         seed: of the split.
     """
-    held = held_out_rows(table.frame.to_numpy(), seed)
+    x = table.frame.to_numpy()
+    held = held_out_rows(x, seed, are_copies(table.table.reduce(torch.tensor(x))))
     rest = np.setdiff1d(np.arange(len(table.frame)), held)
     return fitted_to(table, rest), held
 
@@ -67,6 +73,11 @@ class Parts:
     width: dict[str, float]
     seed: int
 
+    @cached_property
+    def copies(self) -> bool:
+        """Whether equal rows are copies, which count once, and do not repeat by chance."""
+        return are_copies(torch.tensor(self.frame[list(self.width)].to_numpy()))
+
     @property
     def train(self) -> Any:
         """Rows to fit to."""
@@ -80,7 +91,8 @@ class Parts:
     @property
     def test(self) -> Any:
         """Held-out rows, copies left out, with noise in rounded columns."""
-        rows = self.frame.iloc[self.held].drop_duplicates()
+        rows = self.frame.iloc[self.held]
+        rows = rows.drop_duplicates() if self.copies else rows
         return add_noise(rows, self.width, self.seed + 1)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
+from scorematching.tables.copies import are_copies
 from scorematching.tables.summary import Column, Finding, listed
 
 LINEAR = "linear function of other columns"
@@ -50,7 +51,7 @@ def findings_of(
     yield from _related(table, x, used)
     yield from _wide(table, x, used)
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
-    if table.repeated:
+    if table.repeated and are_copies(table.reduce(x)):
         done = "copies stay together when rows are held out"
         yield Finding(f"{_rows(table.repeated)} equal to an earlier one", done)
 

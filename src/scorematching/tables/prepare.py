@@ -92,8 +92,7 @@ def prepare(
     table = inspect(x, used)
     if not table.kept:
         raise ValueError(f"{loaded.name} has no column that varies; every value is the same")
-    # Values that repeat only because whole rows do are not rounded.
-    rounded = np.asarray(Dequantise.fit(table.reduce(x).unique(dim=0)).width)
+    rounded = _half_gaps(table.reduce(x))
     add = dequantise == "auto"
     described = _columns(frame, kinds, _roles(used, table))
     found = [*_drawn(loaded), *findings_of(described, missing, table, x, used, rounded, add)]
@@ -130,7 +129,7 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
         return table
     roles = _roles(used, found)
     columns = tuple(replace(c, role=roles.get(c.name, c.role)) for c in table.summary.columns)
-    rounded = np.asarray(Dequantise.fit(found.reduce(x).unique(dim=0)).width)
+    rounded = _half_gaps(found.reduce(x))
     changed = [a.name for a, b in zip(columns, table.summary.columns) if a.role != b.role]
     finding = Finding(
         f"another role among the rows that are fitted to ({listed(changed)})",
@@ -139,6 +138,13 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
     summary = replace(table.summary, columns=columns, findings=(*table.summary.findings, finding))
     width = rounded if table.dequantised else np.zeros_like(rounded)
     return replace(table, table=found, width=width, summary=summary)
+
+
+def _half_gaps(x: torch.Tensor) -> NDArray[np.float64]:
+    """Half the gaps between rounded values of each column; zero in columns without ties."""
+    # Values that repeat only because whole rows do are not rounded.
+    rows = x.unique(dim=0) if x.shape[1] > 1 else x
+    return np.asarray(Dequantise.fit(rows).width)
 
 
 def _numbers(frame: Any) -> Any:
