@@ -153,8 +153,12 @@ def test_nullable_numbers_are_numbers() -> None:
 def test_codes_for_missing_values_are_found() -> None:
     """-999 in many rows of a column of different values, whose noise would be narrow."""
     value = np.where(X[:, 0] > 0.5, -999, X[:, 1] ** 2)
-    said = [str(found) for found in prepare(table(c=value)).summary.findings]
+    prepared = prepare(table(c=value))
+    said = [str(found) for found in prepared.summary.findings]
     assert any(line.startswith("one value in many rows (c -999): kept, but") for line in said)
+    assert prepared.width.tolist() == [0, 0, 0] and prepared.dequantised
+    assert prepared.common["c"]["values"] == [-999] and prepared.common["c"]["width"] > 0.1
+    assert not prepare(table(c=value), dequantise="none").common
 
 
 def test_summary_survives_json() -> None:

@@ -13,7 +13,6 @@ from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_o
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
-from scorematching.runs.split import add_noise
 from scorematching.tables import read
 from scorematching.tables.copies import without_copies
 
@@ -35,7 +34,7 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     called = (
         "rows that neither was fitted to" if data is None else f"{kind_of_rows(rows)} of {data}"
     )
-    rows = add_noise(rows, a.about["width"], a.seed + 1)
+    rows = a.noisy(rows)
     say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {called}")
     if a.about["width"] != b.about["width"]:
         say("A and B differ in the noise of rounded columns; rows have that of A")

@@ -10,7 +10,6 @@ from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, Table, say
 from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of
 from scorematching.runs import HeldOut, hold_out_scores, open_run
-from scorematching.runs.split import add_noise
 from scorematching.tables import read
 
 NewData = Annotated[str | None, typer.Argument(metavar="[DATA]", help="Rows that are new to it.")]
@@ -37,7 +36,7 @@ def evaluate(
         rows = rows_of(found, loaded, "evaluate")
         say(*known_rows(loaded, found), *far_columns(found, rows))
         called = f"{kind_of_rows(rows)} of {new}"
-        rows = add_noise(rows, found.about["width"], found.seed + 1)
+        rows = found.noisy(rows)
     scores = hold_out_scores(found.model, found.baselines, found.space, rows)
     say(*describe(scores, called))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -66,12 +66,14 @@ class Parts:
         held: numbers of the rows that are held out.
         width: of the noise in rounded columns, by name of modelled columns.
         seed: of the noise.
+        common: values that many rows share, as in `Prepared`.
     """
 
     frame: Any
     held: NDArray[np.int64]
     width: dict[str, float]
     seed: int
+    common: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def copies(self) -> bool:
@@ -86,28 +88,35 @@ class Parts:
     @property
     def train_noisy(self) -> Any:
         """The same with noise in rounded columns."""
-        return add_noise(self.train, self.width, self.seed)
+        return add_noise(self.train, self.width, self.seed, self.common)
 
     @property
     def test(self) -> Any:
         """Held-out rows, copies left out, with noise in rounded columns."""
         rows = self.frame.iloc[self.held]
         rows = rows.drop_duplicates() if self.copies else rows
-        return add_noise(rows, self.width, self.seed + 1)
+        return add_noise(rows, self.width, self.seed + 1, self.common)
 
 
-def add_noise(frame: Any, width: dict[str, float], seed: int) -> Any:
+def add_noise(
+    frame: Any, width: dict[str, float], seed: int, common: dict[str, Any] | None = None
+) -> Any:
     """A copy of a table with uniform noise in its rounded columns.
 
     Args:
         frame: with the columns of ``width`` and perhaps others.
         width: half the width of the noise, by name.
         seed: of the noise.
+        common: values that many rows share, as in `Prepared`; None for none.
     """
-    noisy = frame.copy()
-    columns = [name for name in frame.columns if width.get(name, 0.0) > 0]
+    noisy, common = frame.copy(), common or {}
+    columns = [name for name in frame.columns if width.get(name, 0.0) > 0 or name in common]
     if columns:
-        dequantise = Dequantise(torch.tensor([width[name] for name in columns]))
-        generator = torch.Generator().manual_seed(seed)
-        noisy[columns] = dequantise(torch.tensor(frame[columns].to_numpy()), generator).numpy()
+        x = torch.tensor(frame[columns].to_numpy())
+        half = x.new_tensor([width[name] for name in columns]).repeat(len(x), 1)
+        for place, name in enumerate(columns):
+            if name in common:
+                shared = torch.isin(x[:, place], x.new_tensor(common[name]["values"]))
+                half[shared, place] = common[name]["width"]
+        noisy[columns] = Dequantise(half)(x, torch.Generator().manual_seed(seed)).numpy()
     return noisy
