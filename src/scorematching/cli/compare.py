@@ -9,12 +9,11 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of
+from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of, without_copies
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
 from scorematching.tables import read
-from scorematching.tables.copies import without_copies
 
 Other = Annotated[str, typer.Argument(metavar="RUN_B", help="Another run.")]
 Data = Annotated[
@@ -77,7 +76,7 @@ def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:
         )
     table = a.prepared(a.read_table(None, data_dir))
     both = np.isin(table.rows, np.intersect1d(a.rows, b.rows))
-    rows = without_copies(table.frame[both], a.summary.modelled)
+    rows = without_copies(a, table.frame[both])
     if len(rows) < 2:
         raise RunError(
             f"{a.folder} and {b.folder} have held out {len(rows)} rows in common, and two or more "

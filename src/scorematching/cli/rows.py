@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from scorematching._extras import import_extra
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
-from scorematching.tables.copies import without_copies
 from scorematching.tables.summary import alike
 
 FAR = 10.0
@@ -63,7 +63,12 @@ def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
             f"{command} needs two different rows or more for standard errors, got 1 in "
             f"{loaded.name}; `scorematching score` takes single rows"
         )
-    return without_copies(numbers, run.summary.modelled)
+    return without_copies(run, numbers)
+
+
+def without_copies(run: Run, rows: Any) -> Any:
+    """Rows without copies of others; those that repeat by chance all count."""
+    return rows.drop_duplicates() if are_copies(run.space.rows(rows)) else rows
 
 
 def kind_of_rows(rows: Any) -> str:

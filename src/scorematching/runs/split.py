@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from scorematching.datasets import Dequantise
+from scorematching.estimators.density.copies import are_copies
 from scorematching.tables import Prepared
-from scorematching.tables.copies import are_copies
 from scorematching.tables.prepare import fitted_to
 
 _SHARE, _MAX = 0.2, 5000

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
-from scorematching.tables.copies import are_copies
 from scorematching.tables.summary import Column, Finding, listed
 
 LINEAR = "linear function of other columns"
