@@ -190,6 +190,17 @@ def test_standardising_is_undone(X):
     np.testing.assert_allclose(found, plain.grad_log_density(X), atol=1e-2)
 
 
+def test_columns_far_from_zero_keep_their_digits(X):
+    """Single precision has steps of 128 seconds at the times of today."""
+    settings = {"hidden": (8,), "max_steps": 20, "random_state": 0}
+    seconds = np.round(1024 * X) / 1024 * 64
+    plain = SlicedScoreEstimator(**settings).fit(seconds)
+    moved = SlicedScoreEstimator(**settings).fit(seconds + 2.0**31)
+    found = moved.grad_log_density(seconds + 2.0**31)
+    np.testing.assert_allclose(found, plain.grad_log_density(seconds), rtol=1e-3, atol=1e-6)
+    assert moved.score(seconds + 2.0**31) == pytest.approx(plain.score(seconds), rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["spectral", "tikhonov", "nu"])
 def test_columns_of_different_scales_are_warned_of(name, X):
     """With one bandwidth for a thousandth and one, the score in the first column is useless."""
