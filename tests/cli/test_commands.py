@@ -70,6 +70,18 @@ def test_score_adds_what_the_model_says(small_run: Path, small_table: Path, tmp_
     assert main(["score", str(small_run), str(out), "--out", str(tmp_path / "x.csv")]) == 1
 
 
+def test_score_keeps_names_of_rows(small_run: Path, small_table: Path, tmp_path: Path) -> None:
+    """Leading zeros of identifiers were lost, and the index of a parquet file with them."""
+    table = pd.read_csv(small_table)
+    table.insert(0, "patient", [f"{i:05d}" for i in range(len(table))])
+    table.to_csv(tmp_path / "new.csv", index=False)
+    table.set_index("patient").to_parquet(tmp_path / "new.parquet")
+    for name in ("new.csv", "new.parquet"):
+        new, out = tmp_path / name, tmp_path / f"scored-{name}.csv"
+        assert main(["score", str(small_run), str(new), "--out", str(out)]) == 0
+        assert pd.read_csv(out, dtype=str)["patient"].tolist() == table["patient"].tolist()
+
+
 @pytest.mark.parametrize("command", ["score", "evaluate"])
 def test_rows_that_are_no_numbers_are_named(
     command: str,

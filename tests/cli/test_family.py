@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from scorematching.cli import main
 from scorematching.inference import fit, models
+from scorematching.runs.families import _FORMULAS, FAMILIES
 
 
 def test_estimates_are_those_of_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,3 +69,55 @@ def test_columns_in_small_units_are_refused(
     frame.assign(**{"salary, $": frame["salary, $"] / 5e4}).to_csv(path, index=False)
     assert main(command) == 0
     assert 'linear["salary, $"]' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["ppi", "von-mises-fisher", "bingham"])
+def test_columns_that_determine_each_other_are_expected_on_a_simplex_or_sphere(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The advice was to leave one of them out, after which nothing can be fitted."""
+    x = np.random.default_rng(0).gamma(3.0, size=(300, 3))
+    x /= x.sum(1, keepdims=True) if family == "ppi" else np.linalg.norm(x, axis=1, keepdims=True)
+    pd.DataFrame(x, columns=["clay", "silt", "sand"]).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "run"
+    assert main(["fit", str(tmp_path / "t.csv"), "--family", family, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "3 columns, 3 of them modelled" in shown and "function of other columns" not in shown
+    page = (out / "report.html").read_text()
+    assert "function of other columns" not in page and "log-density, up to a constant" in page
+
+
+def quadratic(matrix: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return ((u @ matrix) * u).sum(1)
+
+
+FORMULAS = {
+    "linear.x - x' precision x / 2": lambda m, x: (
+        x @ m.linear - quadratic(m.precision_matrix({"precision": m.precision}), x) / 2
+    ),
+    "2 linear.sqrt(x) - sqrt(x)' interaction sqrt(x)": lambda m, x: (
+        2 * x.sqrt() @ m.linear
+        - quadratic(m.interaction_matrix({"interaction": m.interaction}), x.sqrt())
+    ),
+    "linear.log(x) - sqrt(x)' interaction sqrt(x)": lambda m, x: (
+        x.log() @ m.linear
+        - quadratic(m.interaction_matrix({"interaction": m.interaction}), x.sqrt())
+    ),
+    "x' A x + beta.log(x)": lambda m, x: (
+        quadratic(m.interaction_matrix({"A": m.A}), x[:, :-1]) + x.log() @ m.beta
+    ),
+    "eta.x": lambda m, x: x @ m.eta,
+    "x' A x": lambda m, x: quadratic(m.matrix({"A": m.A}), x),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_formulas_are_those_of_the_models(family: str) -> None:
+    """Up to a constant, at random parameters."""
+    g = torch.Generator().manual_seed(0)
+    model, x = FAMILIES[family](3), torch.rand(5, 3, generator=g)
+    for parameter in (p for p in model.parameters() if p.requires_grad):
+        parameter.data = torch.rand(parameter.shape, generator=g)
+    shown = re.split("[;,]", _FORMULAS[family])[0]
+    difference = (model(x) - FORMULAS[shown](model, x)).detach()
+    torch.testing.assert_close(difference, difference[:1].expand(5))

@@ -14,6 +14,7 @@ import pytest
 from sklearn import datasets
 
 from scorematching.cli import main
+from scorematching.runs import open_run
 
 QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
 X = np.random.default_rng(0).normal(size=(60, 3))
@@ -82,6 +83,42 @@ def test_files_that_can_be_fitted(
     held_out = json.loads((out / "run.json").read_text())["held_out"]
     numbers = [m["log_likelihood"]["mean"] for m in held_out["methods"]]
     assert all(number is not None and np.isfinite(number) for number in numbers)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_rows_of_few_values_all_count(
+    columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Different rows alone, which were held out as if others were copies, lie too far out."""
+    x = np.random.default_rng(0).normal(45, 4, (600, columns)).round()
+    path, out = tmp_path / "ages.csv", tmp_path / "run"
+    pd.DataFrame(x, columns=["age", "years"][:columns]).to_csv(path, index=False)
+    assert main(["fit", str(path), "--out", str(out), *QUICK]) == 0
+    held_out = json.loads((out / "run.json").read_text())["held_out"]
+    gaussian = held_out["methods"][1]["log_likelihood"]
+    truth = -columns * 0.5 * np.log(2 * np.pi * np.e * (4**2 + 1 / 12))
+    assert held_out["rows"] == 120
+    assert abs(gaussian["mean"] - truth) < 4 * gaussian["standard_error"]
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(path)]) == 0
+    assert f"600 rows of {path}" in capsys.readouterr().out
+
+
+def test_all_methods_see_the_same_noise_on_a_value_that_many_rows_share(tmp_path: Path) -> None:
+    """Narrow noise for the mixture alone, on days without rain, made it better by two nats."""
+    rng = np.random.default_rng(0)
+    rain = np.where(rng.random(400) < 0.6, 0.0, rng.gamma(2.0, 3.0, 400))
+    path, out = tmp_path / "rain.csv", tmp_path / "run"
+    pd.DataFrame({"rain": rain, "warm": rng.normal(size=400)}).to_csv(path, index=False)
+    assert main(["fit", str(path), "--out", str(out), *QUICK]) == 0
+    run = open_run(out)
+    gaps, parts = run.model._gaps, run.parts(run.prepared(run.read_table()))
+    dry = parts.frame.iloc[parts.held]["rain"] == 0
+    width = run.about["common"]["rain"]["width"]
+    assert width == pytest.approx(gaps.common_width[0].item(), rel=0.25)
+    assert 0.8 * width < parts.test["rain"][dry].abs().max() <= width
+    assert run.noisy_columns == ["rain"]
+    assert (run.noisy(parts.frame)["rain"][rain > 0] == rain[rain > 0]).all()
 
 
 BAD = {

@@ -10,6 +10,8 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from scorematching.estimators import (
@@ -186,6 +188,27 @@ def test_standardising_is_undone(X):
     scaled = SlicedScoreEstimator(**settings).fit(X * units + units)
     found = scaled.grad_log_density(X * units + units) * units
     np.testing.assert_allclose(found, plain.grad_log_density(X), atol=1e-2)
+
+
+def test_columns_far_from_zero_keep_their_digits(X):
+    """Single precision has steps of 128 seconds at the times of today."""
+    settings = {"hidden": (8,), "max_steps": 20, "random_state": 0}
+    seconds = np.round(1024 * X) / 1024 * 64
+    plain = SlicedScoreEstimator(**settings).fit(seconds)
+    moved = SlicedScoreEstimator(**settings).fit(seconds + 2.0**31)
+    found = moved.grad_log_density(seconds + 2.0**31)
+    np.testing.assert_allclose(found, plain.grad_log_density(seconds), rtol=1e-3, atol=1e-6)
+    assert moved.score(seconds + 2.0**31) == pytest.approx(plain.score(seconds), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["spectral", "tikhonov", "nu"])
+def test_columns_of_different_scales_are_warned_of(name, X):
+    """With one bandwidth for a thousandth and one, the score in the first column is useless."""
+    units, constant = np.array([1e-3, 1.0, 0.0]), np.ones((60, 1))
+    with pytest.warns(UserWarning, match="one bandwidth for all; standardise") as told:
+        clone(SMALL[name]).fit(np.hstack([X, constant]) * units)
+    assert told[0].filename == __file__
+    make_pipeline(StandardScaler(), clone(SMALL[name])).fit(X * units[:2])  # no warning
 
 
 def test_training_stops_early(X):

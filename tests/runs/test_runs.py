@@ -180,6 +180,13 @@ def test_noise_is_as_wide_as_asked_and_repeatable() -> None:
     assert (frame["a"] == 0).all()
 
 
+def test_values_that_many_rows_share_have_noise_of_their_own() -> None:
+    frame = pd.DataFrame({"a": np.repeat([0.0, 7.0], 50), "b": np.ones(100)})
+    noisy = add_noise(frame, {"a": 0.0, "b": 0.0}, 3, {"a": {"values": [0.0], "width": 2.0}})
+    assert (noisy["a"][50:] == 7).all() and (noisy["b"] == 1).all()
+    assert 1.5 < noisy["a"][:50].abs().max() <= 2.0
+
+
 def test_a_fifth_is_held_out_and_at_most_five_thousand() -> None:
     assert len(held_out_rows(np.arange(100.0)[:, None], 0)) == 20
     assert len(held_out_rows(np.arange(50_000.0)[:, None], 0)) == 5000

@@ -100,6 +100,13 @@ def test_copies_of_rows_are_counted_and_not_called_rounded() -> None:
     ]
 
 
+def test_rows_of_one_rounded_column_are_no_copies() -> None:
+    frame = pd.DataFrame({"age": np.random.default_rng(0).normal(45, 12, 300).round()})
+    prepared = prepare(Loaded(frame, "t.csv", "0"))
+    assert prepared.width.tolist() == [0.5]
+    assert [str(f).partition(" (")[0] for f in prepared.summary.findings] == ["rounded or discrete"]
+
+
 def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
     data = table(c=np.arange(60) // 5 * 0.2)
     assert prepare(data).width.tolist() == pytest.approx([0, 0, 0.1])
@@ -121,6 +128,8 @@ def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
         (lambda: table(c=[f"{v + 9:.4f}".replace(".", ",") for v in X[:, 0]]), {}, "as text"),
         (lambda: table(c=["$1,200"] * 60), {}, r"'\$1,200' in row 1; write 1200 in place of it"),
         (lambda: table(c=["0,125"] * 60), {}, r"'0,125' in row 1; write 0.125 in place of it"),
+        (lambda: table(c=["0"] * 20 + ["2,5"] * 40), {}, r"'2,5' in row 21; write 2.5 in place"),
+        (lambda: table(c=["\N{MINUS SIGN}2.5"] * 60), {}, r"in row 1; write -2.5 in place of it"),
         (lambda: table(c=["12,5"] * 60), {}, r"'12,5' in row 1; write 12.5 in place of it"),
         (lambda: table(c=["1.012,5"] * 60), {}, r"in row 1; write 1012.5 in place of it"),
         (lambda: table(c=["1,012.5"] * 60), {}, r"in row 1; write 1012.5 in place of it"),
@@ -144,8 +153,12 @@ def test_nullable_numbers_are_numbers() -> None:
 def test_codes_for_missing_values_are_found() -> None:
     """-999 in many rows of a column of different values, whose noise would be narrow."""
     value = np.where(X[:, 0] > 0.5, -999, X[:, 1] ** 2)
-    said = [str(found) for found in prepare(table(c=value)).summary.findings]
+    prepared = prepare(table(c=value))
+    said = [str(found) for found in prepared.summary.findings]
     assert any(line.startswith("one value in many rows (c -999): kept, but") for line in said)
+    assert prepared.width.tolist() == [0, 0, 0] and prepared.dequantised
+    assert prepared.common["c"]["values"] == [-999] and prepared.common["c"]["width"] > 0.1
+    assert not prepare(table(c=value), dequantise="none").common
 
 
 def test_summary_survives_json() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from scorematching.tables import read
+from scorematching.tables.read import labels_of
 from scorematching.tables.text import sniff
 
 FRAME = pd.DataFrame({"a": [1.5, -2.0, 3.25], "größe": [10, 20, 30], "c": [0.1, 0.2, -0.3]})
@@ -21,6 +22,8 @@ FRAME = pd.DataFrame({"a": [1.5, -2.0, 3.25], "größe": [10, 20, 30], "c": [0.1
         ("t.csv", {"sep": ";"}, "separated by semicolon, utf-8"),
         ("t.csv", {"sep": ";", "decimal": ","}, "decimal comma: 1,5 is one and a half"),
         ("t.csv", {"sep": "|"}, "separated by bar, utf-8"),
+        ("t.csv", {"sep": "|", "decimal": ","}, "decimal comma: 1,5 is one and a half"),
+        ("t.txt", {"sep": "\t", "decimal": ","}, "decimal comma: 1,5 is one and a half"),
         ("t.txt", {"sep": " "}, "separated by space, utf-8"),
         ("t.tsv", {"sep": "\t"}, "separated by tab, utf-8"),
         ("t.csv", {"encoding": "latin-1"}, "separated by comma, cp1252"),
@@ -44,6 +47,34 @@ def test_other_formats(tmp_path: Path) -> None:
     assert np.array_equal(loaded.to_numpy(), FRAME.to_numpy())
 
 
+@pytest.mark.parametrize("max_rows", [None, 2])
+def test_an_index_in_a_parquet_file_is_said_to_be_left_out(
+    tmp_path: Path, max_rows: int | None
+) -> None:
+    path = tmp_path / "t.parquet"
+    FRAME.set_axis(pd.Index(["x", "y", "z"], name="patient")).to_parquet(path)
+    loaded = read(path, max_rows=max_rows)
+    assert list(loaded.frame) == list(FRAME) and "index (patient): left out" in loaded.notes[1]
+    FRAME[::-1].to_parquet(path)
+    assert read(path, max_rows=max_rows).notes == ("parquet",)
+
+
+def test_names_of_rows_are_kept_as_written(tmp_path: Path) -> None:
+    path, long = tmp_path / "t.csv", "123456789012345678"
+    path.write_text(f"id;zip;long;hour;x\n1;01234;{long};7;0,5\n2;00007;;8;1,5\n")
+    labels = labels_of(read(path))
+    assert list(labels) == ["zip", "long"] and labels["zip"].tolist() == ["01234", "00007"]
+    assert labels["long"].tolist()[0] == long
+    path = tmp_path / "t.parquet"
+    FRAME.set_axis([["x", "y", "z"], [1, 2, 3]]).to_parquet(path)
+    assert labels_of(read(path)).shape == (3, 2)
+    FRAME.set_axis(pd.Index(["x", "y", "z"], name="a")).to_parquet(path)
+    assert not list(labels_of(read(path)))  # a column has that name
+    for source in (tmp_path / "t.npy", "redwine"):
+        np.save(tmp_path / "t.npy", FRAME.to_numpy())
+        assert not list(labels_of(read(source)))
+
+
 def test_header_is_found_out(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     FRAME.to_csv(path, header=False, index=False)
@@ -52,6 +83,32 @@ def test_header_is_found_out(tmp_path: Path) -> None:
     assert len(read(path).frame) == 3 and list(read(path).frame) == ["0", "1", "2"]
     FRAME.to_csv(path)  # with an index, which has no name
     assert list(read(path).frame) == ["column 1", *FRAME]
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_first_rows_with_decimal_commas_are_rows(tmp_path: Path, mark: str) -> None:
+    """They were taken as names, or split at their commas: a row was lost without a word."""
+    x = pd.DataFrame([[1.5, -2e-7], [0.25, 3.5], [7.5, 0.5]])
+    x.to_csv(tmp_path / "t.txt", header=False, index=False, sep=mark, decimal=",")
+    loaded = read(tmp_path / "t.txt")
+    assert np.array_equal(loaded.frame.to_numpy(), x.to_numpy())
+    assert list(loaded.frame) == ["column 1", "column 2"]
+
+
+@pytest.mark.parametrize("first", ["NA,2.5,3.5", "1.5,,3.5", "1.5,2.5,nan"])
+def test_first_rows_with_missing_values_are_rows(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{first}\n4,5,6\n")
+    assert len(read(path).frame) == 2 and int(read(path).frame.isna().sum().sum()) == 1
+    path.write_text(",400,401\n1,4.5,5.5\n2,6.5,7.5\n")  # wavelengths beside an index
+    assert list(read(path).frame) == ["column 1", "400", "401"]
+
+
+def test_only_ends_of_lines_end_lines(tmp_path: Path) -> None:
+    """Programs for offices write vertical tabs and the like inside of text."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,x\vy\n2,x\u2028y\n3,x\fy\n", encoding="utf-8")
+    assert read(path).frame["a"].tolist() == [1, 2, 3]
 
 
 def test_years_are_names_unless_rows_have_them_too(tmp_path: Path) -> None:
@@ -84,6 +141,8 @@ def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
         ("t.csv", b"\n \n", "is empty"),
         ("t.csv", b"a,b\n", "a line of names and no rows"),
         ("t.csv", b"a,b,c\n1,2,3\n4,5\n", "line 3: 2 fields where the line of names has 3"),
+        ("t.csv", b"My table\na,b\n1,2\n", "remove lines above the names of the columns"),
+        ("t.csv", b"a,b\n1,5,6\n2,7,8\n", "give the column with the names of rows a name"),
         ("t.csv", b"3,4\n3,4,5\n", "line 2: 3 fields where the first line has 2"),
         ("t.csv", b"PK\x03\x04\0\0\0\0", "is not a text file"),
         ("t.parquet", b"a,b\n1,2\n", "must be a parquet file"),

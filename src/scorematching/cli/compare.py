@@ -9,11 +9,10 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import far_columns, known_rows, rows_of
+from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of, without_copies
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
-from scorematching.runs.split import add_noise
 from scorematching.tables import read
 
 Other = Annotated[str, typer.Argument(metavar="RUN_B", help="Another run.")]
@@ -31,9 +30,11 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     a, b = open_run(run_a), open_run(run_b)
     _check_columns(a, b)
     rows = _common_rows(a, b, data_dir) if data is None else _given_rows(a, b, data, data_dir)
-    rows = add_noise(rows, a.about["width"], a.seed + 1)
-    which = "rows that neither was fitted to" if data is None else f"different rows of {data}"
-    say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {which}")
+    called = (
+        "rows that neither was fitted to" if data is None else f"{kind_of_rows(rows)} of {data}"
+    )
+    rows = a.noisy(rows)
+    say(f"A: {a.folder}", f"B: {b.folder}", f"{len(rows)} {called}")
     if a.about["width"] != b.about["width"]:
         say("A and B differ in the noise of rounded columns; rows have that of A")
     if a.kind == b.kind == "density":
@@ -75,7 +76,7 @@ def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:
         )
     table = a.prepared(a.read_table(None, data_dir))
     both = np.isin(table.rows, np.intersect1d(a.rows, b.rows))
-    rows = table.frame[both].drop_duplicates()
+    rows = without_copies(a, table.frame[both])
     if len(rows) < 2:
         raise RunError(
             f"{a.folder} and {b.folder} have held out {len(rows)} rows in common, and two or more "

@@ -8,9 +8,8 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, Table, say
-from scorematching.cli.rows import far_columns, known_rows, rows_of
+from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of
 from scorematching.runs import HeldOut, hold_out_scores, open_run
-from scorematching.runs.split import add_noise
 from scorematching.tables import read
 
 NewData = Annotated[str | None, typer.Argument(metavar="[DATA]", help="Rows that are new to it.")]
@@ -31,14 +30,15 @@ def evaluate(
         )
     if new is None:
         table = found.prepared(found.read_table(data, data_dir))
-        rows = found.parts(table).test
+        rows, called = found.parts(table).test, "held-out rows"
     else:
         loaded = read(new, data_dir)
         rows = rows_of(found, loaded, "evaluate")
         say(*known_rows(loaded, found), *far_columns(found, rows))
-        rows = add_noise(rows, found.about["width"], found.seed + 1)
+        called = f"{kind_of_rows(rows)} of {new}"
+        rows = found.noisy(rows)
     scores = hold_out_scores(found.model, found.baselines, found.space, rows)
-    say(*describe(scores, "held-out rows" if new is None else f"different rows of {new}"))
+    say(*describe(scores, called))
 
 
 def describe(scores: HeldOut, rows: str = "held-out rows") -> list[str]:

@@ -25,7 +25,7 @@ from scorematching.cli.tune import tune_fit
 from scorematching.estimators.density.threads import threads_for
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
-from scorematching.runs.families import fit_family
+from scorematching.runs.families import fit_family, table_of
 from scorematching.runs.folder import PAGE, check_new
 from scorematching.runs.split import split_table
 from scorematching.runs.write import write_family_run
@@ -167,6 +167,7 @@ def _fit_family(
     overwrite: bool,
 ) -> None:
     """Fit a family to all rows, and print its table."""
+    table = table_of(table, family)
     say(table.summary, "")
     with new_folder(out, overwrite) as folder:
         fitted = fit_family(table, family)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from scorematching._extras import import_extra
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
@@ -46,7 +47,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
 
 
 def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
-    """Complete and different rows in the columns that a model takes.
+    """Complete rows without copies in the columns that a model takes.
 
     Raises:
         ValueError: if values are missing or infinite, with the first row, or there is only one.
@@ -57,13 +58,22 @@ def rows_of(run: Run, loaded: Loaded, command: str) -> Any:
             f"{command} needs rows of numbers, got in {loaded.name} {said}; leave them out of the "
             "file"
         )
-    rows = numbers.drop_duplicates()
-    if len(rows) < 2:
+    if len(numbers.drop_duplicates()) < 2:
         raise ValueError(
-            f"{command} needs two different rows or more for standard errors, got {len(rows)} in "
+            f"{command} needs two different rows or more for standard errors, got 1 in "
             f"{loaded.name}; `scorematching score` takes single rows"
         )
-    return rows
+    return without_copies(run, numbers)
+
+
+def without_copies(run: Run, rows: Any) -> Any:
+    """Rows without copies of others; those that repeat by chance all count."""
+    return rows.drop_duplicates() if are_copies(run.space.rows(rows)) else rows
+
+
+def kind_of_rows(rows: Any) -> str:
+    """What to call rows without copies, some of which may repeat by chance."""
+    return "rows" if rows.duplicated().any() else "different rows"
 
 
 def far_columns(run: Run, numbers: Any) -> list[str]:

@@ -45,7 +45,7 @@ def sample(
 
 def _noisy(run: Run) -> list[str]:
     """A line about columns that were rounded in the table and are not in samples."""
-    names = [name for name, width in run.about["width"].items() if width > 0]
+    names = run.noisy_columns
     said = f"with noise over the rounding, as in the fit: {listed(names)}; round them if need be"
     return [said] if names else []
 

@@ -16,7 +16,8 @@ from scorematching.cli.options import RunFolder, say
 from scorematching.cli.rows import columns_of, far_columns, incomplete
 from scorematching.runs import Run, open_run
 from scorematching.runs.unusual import RowScores, score_rows
-from scorematching.tables import read
+from scorematching.tables import Loaded, read
+from scorematching.tables.read import labels_of
 
 NewData = Annotated[str, typer.Argument(metavar="DATA", help="Rows to score.")]
 Out = Annotated[Path, typer.Option(help="csv, tsv or parquet file to write.")]
@@ -47,12 +48,24 @@ def score(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scores = score_rows(found.model, found.space, numbers[good])
-    write_frame(_joined(found, loaded.frame, good, scores), out)
+    write_frame(_joined(found, _labelled(loaded), good, scores), out)
     say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
     say(*far_columns(found, numbers[good]))
     if not good.all():
         say(f"left empty: {incomplete(numbers)}")
     say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")
+
+
+def _labelled(loaded: Loaded) -> Any:
+    """The table, with names of rows as they are in the file."""
+    frame, labels = loaded.frame.copy(), labels_of(loaded)
+    for place, name in enumerate(labels):
+        values = labels[name].to_numpy(object)
+        if name in frame:
+            frame[name] = values
+        else:
+            frame.insert(place, str(name), values)
+    return frame
 
 
 def _joined(run: Run, frame: Any, good: Any, scores: RowScores) -> Any:

@@ -1,5 +1,6 @@
 """The kernel estimates of a score as scikit-learn estimators."""
 
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ _MAX_FULL_EQUATIONS, _INDUCED_EQUATIONS = 2000, 1000
 """Largest N D for which "auto" solves the full system, and m D above it: a second of work each."""
 
 
+_MAX_SCALES = 20.0
+"""Quotient of standard deviations above which one bandwidth does not suit all columns."""
+
+
 class KernelScoreEstimator(ScoreEstimator):
     """An estimator whose `fitted_` is a `KernelScore`; subclasses define `_fit_kernel`."""
 
@@ -41,6 +46,18 @@ class KernelScoreEstimator(ScoreEstimator):
 
     def _field(self) -> VectorField:
         return VectorField(self.fitted_.score)
+
+    def _warn_of_scales(self, x: Tensor) -> None:
+        """Warn of columns ``(N, D)`` with units so different that the estimate is useless."""
+        scale = x.std(0)
+        low, high = scale[scale > 0].aminmax()
+        if high > _MAX_SCALES * low:
+            warnings.warn(
+                f"X has columns of different scales, with standard deviations from {low:.2g} to "
+                f"{high:.2g}, and the kernel has one bandwidth for all; standardise the columns "
+                "first, for example by sklearn.preprocessing.StandardScaler in a pipeline",
+                stacklevel=5,
+            )
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +99,8 @@ class SteinScoreEstimator(KernelScoreEstimator):
 class SpectralScoreEstimator(KernelScoreEstimator):
     """The spectral Stein gradient estimator (Shi et al., 2018).
 
-    See `scorematching.kernels.SpectralScore` for its formula. Cost: N^3 to fit, N per point.
+    See `scorematching.kernels.SpectralScore` for its formula. Cost: N^3 to fit, N per point. The
+    kernel has one bandwidth for all columns: standardise columns of different units first.
 
     Args:
         num_eigen: J, eigenfunctions to keep; None keeps those that make up ``mass``.
@@ -111,6 +129,7 @@ class SpectralScoreEstimator(KernelScoreEstimator):
     device: str | None = None
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
+        self._warn_of_scales(x)
         named = self._arguments("kernel", "bandwidth", "num_eigen", "mass")
         fitted = fit_spectral(x, max_memory=max_memory, **named)
         self.num_eigen_ = int(fitted.num_eigen)
@@ -122,7 +141,8 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
     """A kernel exponential family fitted by score matching.
 
     See `scorematching.kernels.KernelExpFamily` for its formulas. `score_samples` returns its
-    log-density up to a constant, so that only differences between points are meaningful.
+    log-density up to a constant, so that only differences between points are meaningful. The kernel
+    has one bandwidth for all columns: standardise columns of different units first.
 
     Args:
         kernel: "rbf" or "imq".
@@ -166,6 +186,7 @@ class KernelExpFamilyEstimator(LogDensityMixin, KernelScoreEstimator):
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelExpFamily:
         check_choice(self.method, "method", ("tikhonov", "nu"), '"tikhonov" suits most')
+        self._warn_of_scales(x)
         shared = self._arguments("kernel", "bandwidth", "base_scale") | {"max_memory": max_memory}
         if self.method == "nu":
             return fit_nu_method(x, num_iterations=self.num_iterations, nu=self.nu, **shared)

@@ -25,6 +25,9 @@ _MAX_EXACT_DIM = 64
 _LEFT_OUT = 3
 """Points left out of the check of an improvement: those whose losses fell most."""
 
+_NETWORK_DTYPE = torch.float32
+"""Of networks and standardised points."""
+
 _USES = 17
 """Uses of a model after which all kinds of checks of its derivatives have been made once."""
 
@@ -81,8 +84,6 @@ class SlicedScoreEstimator(ScoreEstimator):
         True
     """
 
-    _dtype = torch.float32
-
     hidden: Sequence[int] = (128, 128)
     num_projections: int = 1
     max_steps: int = 2000
@@ -97,6 +98,11 @@ class SlicedScoreEstimator(ScoreEstimator):
     verbose: bool = False
     max_seconds: float | None = None
 
+    @property
+    def _dtype(self) -> torch.dtype:  # type: ignore[override]
+        """Type of the points: double, so that columns far from zero keep their digits."""
+        return torch.float32 if str(self.device).startswith("mps") else torch.float64
+
     def _fit(self, x: Tensor, max_memory: int | None) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
         check_max_seconds(self.max_seconds)
@@ -106,7 +112,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             rest, held = self._prepared(x, generator)
             with torch.device(x.device):
                 network = ScoreNetwork(x.shape[1], tuple(self.hidden), generator=generator)
-            self.network_ = network.to(self._dtype)
+            self.network_ = network.to(_NETWORK_DTYPE)
             field, config = VectorField(self.network_), self._config(len(rest))
             held_out = HeldOut(held, self._validation_objective(), generator, budget)
             if budget is not None:
@@ -129,7 +135,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         """Standardised points to train on, and to hold out."""
         standardise = Standardise.fit(x)
         self.mean_, self.scale_ = standardise.mean, standardise.std
-        z = standardise(x)
+        z = standardise(x).to(_NETWORK_DTYPE)
         check_share(self.validation_fraction, "validation_fraction", "0.1 suits most data")
         held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
         order = torch.randperm(len(z), generator=generator, device=z.device)
@@ -162,7 +168,7 @@ class SlicedScoreEstimator(ScoreEstimator):
 
     def _field(self) -> VectorField:
         network, mean, scale = self.network_, self.mean_, self.scale_
-        return VectorField(lambda x: network((x - mean) / scale) / scale)
+        return VectorField(lambda x: network(((x - mean) / scale).to(_NETWORK_DTYPE)) / scale)
 
     def _config(self, num: int) -> TrainConfig:
         return TrainConfig(

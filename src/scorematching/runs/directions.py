@@ -93,7 +93,8 @@ def _own_network(model: Any, space: Space, x: Tensor) -> Network | None:
     density = getattr(model, "density_", None)
     if density is None:
         network = copy.deepcopy(model.network_).requires_grad_(True)
-        return Network(VectorField(network), s.to(model.mean_.dtype), list(network.parameters()))
+        weights = list(network.parameters())
+        return Network(VectorField(network), s.to(weights[0].dtype), weights)
     if isinstance(density, Tilted) and isinstance(density.tilt, torch.nn.Module):
         tilt = copy.deepcopy(density.tilt).requires_grad_(True)
         return Network(tilt, density.whiten(s), list(tilt.parameters()))

@@ -12,6 +12,7 @@ import torch
 from scorematching.inference import Summary, fit, models
 from scorematching.inference.boundary import ScaleError
 from scorematching.tables import Prepared
+from scorematching.tables.findings import LINEAR, NONLINEAR
 from scorematching.tables.summary import listed
 
 FAMILIES: dict[str, Callable[[int], Any]] = {
@@ -41,6 +42,20 @@ _WANTED = {
 
 _COMPOSITIONS = ("ppi",)
 """Families whose columns determine each other, so that none is set aside."""
+
+_EXPECTED = {"ppi": LINEAR, "von-mises-fisher": NONLINEAR, "bingham": NONLINEAR}
+"""Findings about a table that are no news to a family."""
+
+_FORMULAS = {
+    "gaussian": "linear.x - x' precision x / 2; the mean is precision^-1 linear",
+    "truncated": "linear.x - x' precision x / 2, for positive x",
+    "square-root": "2 linear.sqrt(x) - sqrt(x)' interaction sqrt(x)",
+    "gamma": "linear.log(x) - sqrt(x)' interaction sqrt(x); linear + 1 is the shape",
+    "ppi": "x' A x + beta.log(x), where A is zero in the last column",
+    "von-mises-fisher": "eta.x",
+    "bingham": "x' A x, where the last entry of A is zero",
+}
+"""Log-densities up to a constant, by the names of the parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +87,22 @@ class FamilyFit:
             "text": self.summary.as_text(),
             "html": self.summary.as_html(),
         }
+
+
+def table_of(table: Prepared, family: str) -> Prepared:
+    """A table with what a family does with columns that determine each other.
+
+    Args:
+        table: from `prepare`.
+        family: a key of `FAMILIES`.
+    """
+    found, expected = table.summary, _EXPECTED.get(family)
+    columns = found.columns
+    if family in _COMPOSITIONS:
+        names = {str(table.frame.columns[c]) for c in table.table.dependent}
+        columns = tuple(replace(c, role="modelled") if c.name in names else c for c in columns)
+    kept = (f for f in found.findings if expected is None or not f.what.startswith(expected))
+    return replace(table, summary=replace(found, columns=columns, findings=tuple(kept)))
 
 
 def fit_family(table: Prepared, family: str) -> FamilyFit:
@@ -114,7 +145,9 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
     covariance = torch.as_tensor(result.cov_params()).tolist()
     values = [float(result.params[name]) for name in result.names]
-    return FamilyFit(family, columns, replace(summary, rows=rows), values, covariance)
+    facts = (("log-density, up to a constant", _FORMULAS[family]), *summary.facts)
+    shown = replace(summary, rows=rows, facts=facts)
+    return FamilyFit(family, columns, shown, values, covariance)
 
 
 def _with_names(name: str, columns: list[str]) -> str:

@@ -70,7 +70,7 @@ class Fitted:
         space: in which losses are compared.
         held_out: the scores.
         held_out_rows: which rows of the prepared table they are.
-        width: of the noise that was added to rounded columns, by name.
+        noise: "width" of the noise in rounded columns, and values that are "common", by name.
         seconds: that each part took.
         warnings: that the fit gave.
     """
@@ -80,7 +80,7 @@ class Fitted:
     space: Space
     held_out: HeldOut
     held_out_rows: NDArray[np.int64]
-    width: dict[str, float]
+    noise: dict[str, Any]
     seconds: dict[str, float]
     warnings: list[str] = field(default_factory=list)
 
@@ -106,7 +106,8 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
     table, held = split_table(table, options.seed)
     columns = [table.frame.columns[c] for c in table.table.kept]
     frame = table.frame[columns] if options.model == "score" else table.frame
-    parts = Parts(frame, held, dict(zip(columns, table.width.tolist())), options.seed)
+    width = dict(zip(columns, table.width.tolist()))
+    parts = Parts(frame, held, width, options.seed, table.common)
     estimator = make_estimator(options, table.dequantised, progress)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -121,7 +122,8 @@ def fit_table(table: Prepared, options: FitOptions, progress: Progress = print) 
     # Columns without a density, or over many orders of magnitude, are among the findings.
     known = "X has columns "
     said = sorted({str(w.message) for w in caught if not str(w.message).startswith(known)})
-    return Fitted(model, dict(baselines), space, found, held, parts.width, seconds, said)
+    noise = {"width": parts.width, "common": parts.common}
+    return Fitted(model, dict(baselines), space, found, held, noise, seconds, said)
 
 
 def make_estimator(options: FitOptions, dequantise: bool, progress: Progress) -> Any:
@@ -156,6 +158,6 @@ def _baselines(model: Any, parts: Parts) -> tuple[dict[str, Any], Space]:
         scaling = Standardise(model.mean_.cpu().double(), model.scale_.cpu().double())
     columns = list(parts.width)
     s = scaling(torch.tensor(parts.train_noisy[columns].to_numpy(np.float64)))
-    first = torch.tensor(~parts.train.duplicated().to_numpy())
+    first = torch.tensor(~(parts.train.duplicated().to_numpy() & parts.copies))
     baselines = fit_baselines(s, scaling, parts.seed, first)
     return baselines, Space.of(columns, baselines["Gaussian"])

@@ -36,7 +36,7 @@ from scorematching.runs.baselines import NAMES
 from scorematching.runs.checksums import changed_file, checksums
 from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
-from scorematching.runs.split import Parts, split_table
+from scorematching.runs.split import Parts, add_noise, split_table
 from scorematching.saving import load
 from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 
@@ -259,7 +259,24 @@ class Run:
     def parts(self, table: Prepared) -> Parts:
         """Training and test rows of the table, as they were for the fit."""
         held = np.isin(table.rows, self.rows).nonzero()[0]
-        return Parts(table.frame[self.columns], held, self.about["width"], self.seed)
+        return Parts(table.frame[self.columns], held, *self._noise)
+
+    @property
+    def _noise(self) -> tuple[dict[str, float], int, dict[str, Any]]:
+        """Width and seed of the noise of the fit, and values that many rows shared."""
+        with self._naming(ABOUT):
+            return self.about["width"], self.seed, self.about.get("common", {})
+
+    def noisy(self, rows: Any) -> Any:
+        """New rows with noise in rounded columns, as held-out rows have it."""
+        width, seed, common = self._noise
+        return add_noise(rows, width, seed + 1, common)
+
+    @property
+    def noisy_columns(self) -> list[str]:
+        """Columns that have noise."""
+        width, _, common = self._noise
+        return [name for name in width if width[name] > 0 or name in common]
 
 
 def open_run(folder: str | Path, family: bool = False) -> Run:

@@ -57,7 +57,7 @@ def standardised_score(model: Any) -> Vector:
         score: Vector = model.density_.score
         return score
     network = model.network_
-    return lambda s: network(s.to(model.mean_.dtype)).double()
+    return lambda s: network(s.to(next(network.parameters()).dtype)).double()
 
 
 def _batched(function: Vector, s: Tensor) -> Array:

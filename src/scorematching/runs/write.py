@@ -70,7 +70,7 @@ def about(
     return {
         **_header(kind, {**choices, **asdict(options)}, command),
         "data": table.summary.as_dict(),
-        "width": fitted.width,
+        **fitted.noise,
         "model": {"class": type(model).__name__, **facts},
         "held_out": fitted.held_out.as_dict(),
         "seconds": {name: round(value, 2) for name, value in fitted.seconds.items()},

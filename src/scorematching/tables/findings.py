@@ -10,9 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
 from scorematching.tables.summary import Column, Finding, listed
+
+LINEAR = "linear function of other columns"
+NONLINEAR = "nonlinear function of other columns"
+"""Findings about columns that determine each other, which some families ask for."""
 
 _CLOSE = 0.98
 _MAX_ROWS = 10_000
@@ -46,7 +51,7 @@ def findings_of(
     yield from _related(table, x, used)
     yield from _wide(table, x, used)
     yield from _collinear(table.reduce(x), [used[c] for c in table.kept])
-    if table.repeated:
+    if table.repeated and are_copies(table.reduce(x)):
         done = "copies stay together when rows are held out"
         yield Finding(f"{_rows(table.repeated)} equal to an earlier one", done)
 
@@ -88,7 +93,7 @@ def _set_aside(table: Table, used: Sequence[str]) -> Iterator[Finding]:
     if table.dependent:
         names = listed(used[c] for c in table.dependent)
         yield Finding(
-            f"linear function of other columns ({names})",
+            f"{LINEAR} ({names})",
             "set aside, since the density is that of the others; samples have it again",
         )
 
@@ -123,7 +128,7 @@ def _related(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
     """Columns that are exact functions of each other."""
     for columns in table.related(table.reduce(x)):
         yield Finding(
-            f"nonlinear function of other columns ({listed(used[c] for c in columns)})",
+            f"{NONLINEAR} ({listed(used[c] for c in columns)})",
             "kept, but there is no density, and likelihoods only say how narrow the fit is: leave "
             "one of them out with --columns",
         )

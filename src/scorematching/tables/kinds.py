@@ -15,6 +15,9 @@ _DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})")
 _MARKS = re.compile(r"[\s%'_$€£¥]")
 """Signs beside the digits of numbers: percents, thousands, currencies."""
 
+_MINUS = "\N{MINUS SIGN}"
+"""Which word processors write in place of a hyphen."""
+
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$")
 
 _MOSTLY = 0.5
@@ -87,7 +90,7 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
     bad = pandas.to_numeric(present, errors="coerce").isna()
     plain = pandas.to_numeric(present.map(_without_marks), errors="coerce")
     if plain.isna().mean() < _MOSTLY <= bad.mean() or not bad.any():
-        row = plain.notna().idxmax()
+        row = ((bad | (not bad.any())) & plain.notna()).idxmax()
         raise ValueError(
             f"column {name!r} holds numbers as text, such as {present[row]!r} in row "
             f"{int(row) + 1}; write {plain[row]:g} in place of it, or leave the column out with "
@@ -108,7 +111,7 @@ def _without_marks(text: str) -> str:
         >>> [_without_marks(text) for text in ("$1,200", "0,125", "1.012,5")]
         ['1200', '0.125', '1012.5']
     """
-    bare = _MARKS.sub("", text)
+    bare = _MARKS.sub("", text).replace(_MINUS, "-")
     if "," not in bare or _THOUSANDS.match(bare):
         return bare.replace(",", "")
     return bare.replace(".", "").replace(",", ".")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scorematching.datasets import Dequantise
+from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.refusals import refuse_units
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
@@ -35,6 +35,8 @@ class Prepared:
         width: half the width of the noise that fills the gaps of rounded values, one number per
             modelled column; zeros where none is added.
         summary: in words.
+        common: for modelled columns in which many rows share a value, by name, "values" and half
+            the "width" of their noise, which is wider.
     """
 
     frame: Any
@@ -42,11 +44,12 @@ class Prepared:
     table: Table
     width: NDArray[np.float64]
     summary: TableSummary
+    common: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def dequantised(self) -> bool:
         """Whether noise is added to some column."""
-        return bool((self.width > 0).any())
+        return bool((self.width > 0).any() or self.common)
 
 
 def prepare(
@@ -92,8 +95,7 @@ def prepare(
     table = inspect(x, used)
     if not table.kept:
         raise ValueError(f"{loaded.name} has no column that varies; every value is the same")
-    # Values that repeat only because whole rows do are not rounded.
-    rounded = np.asarray(Dequantise.fit(table.reduce(x).unique(dim=0)).width)
+    rounded, common = _noise(table, x, used)
     add = dequantise == "auto"
     described = _columns(frame, kinds, _roles(used, table))
     found = [*_drawn(loaded), *findings_of(described, missing, table, x, used, rounded, add)]
@@ -102,7 +104,8 @@ def prepare(
     rows = numbers.index.to_numpy(np.int64)
     rows = rows if loaded.rows is None else loaded.rows[rows]
     width = rounded if add else np.zeros_like(rounded)
-    return Prepared(numbers.reset_index(drop=True), rows, table, width, TableSummary(*about))
+    numbers, summary = numbers.reset_index(drop=True), TableSummary(*about)
+    return Prepared(numbers, rows, table, width, summary, common if add else {})
 
 
 def _drawn(loaded: Loaded) -> list[Finding]:
@@ -130,7 +133,7 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
         return table
     roles = _roles(used, found)
     columns = tuple(replace(c, role=roles.get(c.name, c.role)) for c in table.summary.columns)
-    rounded = np.asarray(Dequantise.fit(found.reduce(x).unique(dim=0)).width)
+    rounded, common = _noise(found, x, used)
     changed = [a.name for a, b in zip(columns, table.summary.columns) if a.role != b.role]
     finding = Finding(
         f"another role among the rows that are fitted to ({listed(changed)})",
@@ -138,7 +141,19 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
     )
     summary = replace(table.summary, columns=columns, findings=(*table.summary.findings, finding))
     width = rounded if table.dequantised else np.zeros_like(rounded)
-    return replace(table, table=found, width=width, summary=summary)
+    common = common if table.dequantised else {}
+    return replace(table, table=found, width=width, summary=summary, common=common)
+
+
+def _noise(table: Table, x: torch.Tensor, used: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """Half the width of noise in modelled columns, and `Prepared.common`: as `Gaps` has them."""
+    z = table.reduce(x)
+    # Values that repeat only because whole rows do are not rounded.
+    gaps = Gaps.fit(z, z.unique(dim=0) if z.shape[1] > 1 else None)
+    columns = zip(table.kept, gaps.common.mT.tolist(), gaps.common_width.tolist())
+    found = {used[c]: ([v for v in values if v == v], width) for c, values, width in columns}
+    common = {name: {"values": v, "width": width} for name, (v, width) in found.items() if v}
+    return np.asarray(gaps.width), common
 
 
 def _numbers(frame: Any) -> Any:

@@ -26,7 +26,7 @@ from scorematching.tables.sample import (
     sha256_of,
 )
 from scorematching.tables.size import check_memory
-from scorematching.tables.text import NAMES, check_lines, decode, sniff
+from scorematching.tables.text import NAMES, Dialect, check_lines, decode, lines_of, sniff
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 """Of the files that can be read."""
@@ -95,6 +95,41 @@ def read(
     raise FileNotFoundError(f"there is no file {str(source)!r}{_hint(path)}")
 
 
+def labels_of(loaded: Loaded) -> Any:
+    """Names of the rows of a file that its numbers do not keep, as a data frame of text.
+
+    They are the index of a parquet file, and columns of a text file with leading zeros (00123), or
+    with more digits than double precision has in a column with missing values.
+
+    Args:
+        loaded: from `read`, all rows.
+    """
+    pandas, path = import_extra("pandas", "tables"), Path(loaded.name).expanduser()
+    suffix = path.suffix.lower() if path.is_file() else ""
+    if suffix == ".parquet":
+        index = pandas.read_parquet(path, columns=[]).index
+        levels = range(0 if _is_count(index) else index.nlevels)
+        names = {str(index.names[i] or f"index {i + 1}"): i for i in levels}
+        kept = {name: i for name, i in names.items() if name not in loaded.frame}
+        return pandas.DataFrame({name: index.get_level_values(i) for name, i in kept.items()})
+    if suffix in ("", ".npy"):
+        return pandas.DataFrame(index=loaded.frame.index)
+    text, encoding = decode(path.read_bytes(), loaded.name)
+    fields = _parse(text, _dialect(text, encoding, path), dtype=str)
+    return fields[[c for c in fields if _is_label(fields[c], loaded.frame[c].dtype.kind)]]
+
+
+def _is_count(index: Any) -> bool:
+    """Whether an index has no name and counts the rows, as that of a table without one does."""
+    return index.name is None and index.nlevels == 1 and index.dtype.kind == "i"
+
+
+def _is_label(fields: Any, kind: str) -> bool:
+    """Whether fields that were read as numbers of a kind have lost digits."""
+    long = r"|\d{17,}" if kind == "f" else ""
+    return kind in "if" and bool(fields.str.fullmatch(rf"\s*(0\d+{long})\s*", na=False).any())
+
+
 def _hint(path: Path) -> str:
     """What could have been meant."""
     if path.is_dir():
@@ -133,9 +168,7 @@ def _sampled(path: Path, max_rows: int, seed: int) -> Loaded:
     import_extra("pandas", "tables")
     if path.suffix.lower() == ".parquet":
         frame, rows, total = sample_parquet(path, max_rows, seed)
-        frame.columns = [str(c) for c in frame.columns]
-        _refuse_repeated(list(frame.columns), path)
-        notes: tuple[str, ...] = ("parquet",)
+        frame, notes = _parquet_columns(frame, path)
     else:
         content, rows, total = sample_lines(path, max_rows, seed)
         frame, notes = _read_text(content, path)
@@ -161,26 +194,36 @@ def _some(loaded: Loaded, max_rows: int | None, seed: int) -> Loaded:
 
 
 def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
-    pandas = import_extra("pandas", "tables")
     text, encoding = decode(content, str(path))
-    dialect = sniff(text, encoding, "\t" if path.suffix.lower() == ".tsv" else None)
+    dialect = _dialect(text, encoding, path)
     check_lines(text, dialect, str(path))
-    frame = pandas.read_csv(
-        io.StringIO(text),
-        sep=dialect.delimiter,
-        header=0 if dialect.header else None,
-        decimal=dialect.decimal,
-        index_col=False,
-        skipinitialspace=True,
-        low_memory=False,
-    )
-    frame.columns = _names(frame.columns, dialect.header)
+    frame = _parse(text, dialect)
     if dialect.header:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
     notes += ["decimal comma: 1,5 is one and a half"] if dialect.decimal == "," else []
     return frame, tuple(notes)
+
+
+def _dialect(text: str, encoding: str, path: Path) -> Dialect:
+    return sniff(text, encoding, "\t" if path.suffix.lower() == ".tsv" else None)
+
+
+def _parse(text: str, dialect: Dialect, dtype: Any = None) -> Any:
+    """The table of a text; dtype=str keeps its fields as they are written."""
+    frame = import_extra("pandas", "tables").read_csv(
+        io.StringIO(text),
+        sep=dialect.delimiter,
+        header=0 if dialect.header else None,
+        decimal=dialect.decimal,
+        dtype=dtype,
+        index_col=False,
+        skipinitialspace=True,
+        low_memory=False,
+    )
+    frame.columns = _names(frame.columns, dialect.header)
+    return frame
 
 
 def _names(columns: Any, header: bool) -> list[str]:
@@ -199,7 +242,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def _header(text: str, delimiter: str) -> list[str]:
     """The fields of the line of names."""
-    lines = (line for line in text.splitlines() if line.strip())
+    lines = (line for line in lines_of(text) if line.strip())
     return next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
 
 
@@ -225,9 +268,16 @@ def _read_parquet(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} must be a parquet file, got: {reason}; write it again") from error
+    return _parquet_columns(frame, path)
+
+
+def _parquet_columns(frame: Any, path: Path) -> tuple[Any, tuple[str, ...]]:
+    """A table without its index, and a note if that is more than a count of the rows."""
     frame.columns = [str(c) for c in frame.columns]
     _refuse_repeated(list(frame.columns), path)
-    return frame.reset_index(drop=True), ("parquet",)
+    names = ", ".join(str(name or "without a name") for name in frame.index.names)
+    note = f"index ({names}): left out; reset_index() of pandas turns it into a column"
+    return frame.reset_index(drop=True), ("parquet", *([] if _is_count(frame.index) else [note]))
 
 
 def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
@@ -13,7 +15,7 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _YEAR = re.compile(r"\s*(1[5-9]|20)\d\d\s*$")
-_WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*$")
+_WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
@@ -73,15 +75,24 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
         >>> sniff("a;b\n1,5;2\n", "utf-8")
         Dialect(encoding='utf-8', delimiter=';', header=True, decimal=',')
     """
-    lines = list(islice((line for line in text.splitlines() if line.strip()), _SNIFFED))
+    lines = list(islice((line for line in lines_of(text) if line.strip()), _SNIFFED))
     found = _delimiter(lines) if delimiter is None else delimiter
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
-    plain = all(_is_number(cell) for cell in rows[0])
-    header = not plain or _numbers_columns(rows[0]) or _names_years(rows)
+    header = not _is_row(rows[0], found) or _numbers_columns(rows[0]) or _names_years(rows)
     cells = [cell for row in rows[header:] for cell in row]
     commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
     points = sum("." in cell and _is_number(cell) for cell in cells)
     return Dialect(encoding, found, header, "," if commas > points and found != "," else ".")
+
+
+def lines_of(text: str) -> Iterable[str]:
+    r"""Lines with their ends; form feeds, which end lines of `str.splitlines`, do not end them.
+
+    Example:
+        >>> list(lines_of("a\r\nb\fc\n"))
+        ['a\r\n', 'b\x0cc\n']
+    """
+    return io.StringIO(text, newline="")
 
 
 def _delimiter(lines: list[str]) -> str:
@@ -104,8 +115,16 @@ def _agreement(lines: list[str], delimiter: str) -> float:
 
 
 def _commas_are_decimal(lines: list[str]) -> bool:
-    """Whether the commas of a file with semicolons are decimal marks."""
-    return all(";" in line for line in lines)
+    """Whether another delimiter is in every line, so that commas are decimal marks or text."""
+    beside = (all(mark in line and f",{mark}" not in line for line in lines) for mark in "\t|")
+    return all(";" in line for line in lines) or any(beside)
+
+
+def _is_row(cells: list[str], delimiter: str) -> bool:
+    """Whether the first line has numbers and missing values; an empty first field is of names."""
+    numbers = [_is_number(c) or bool(delimiter != "," and _WITH_COMMA.match(c)) for c in cells]
+    rest = (is_missing(cell) for cell, number in zip(cells, numbers) if not number)
+    return bool(cells[0].strip()) and any(numbers) and all(rest)
 
 
 def _numbers_columns(row: list[str]) -> bool:
@@ -140,28 +159,43 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
     Raises:
         ValueError: with the number of the first line that differs.
     """
-    lines = text.splitlines(keepends=True)
-    if lines[0].lower().startswith("sep="):
+    if text[:4].lower() == "sep=":
+        line = next(iter(lines_of(text))).strip()
         raise ValueError(
-            f"{name} must begin with the line of names, got {lines[0].strip()!r}, which is for "
-            "Excel; remove that line"
+            f"{name} must begin with the line of names, got {line!r}, which is for Excel; remove "
+            "that line"
         )
-    reader = csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=True)
+    reader = csv.reader(lines_of(text), delimiter=dialect.delimiter, skipinitialspace=True)
     first = next(row for row in reader if row)
     rows = int(not dialect.header)
     for row in reader:
         rows += bool(row)
         if row and len(row) != len(first) and not _trails(row, first):
             kind = "the line of names" if dialect.header else "the first line"
-            advice = "correct the line, or put quotes around text that holds the separator"
-            if first[0].startswith("#"):
-                advice = f"remove lines of comments, such as {first[0]!r}"
+            advice = _advice(first, row, rows)
             raise ValueError(
                 f"{name}, line {reader.line_num}: {len(row)} fields where {kind} has "
                 f"{len(first)}, separated by {NAMES[dialect.delimiter]}; {advice}"
             )
     if rows == 0:
         raise ValueError(f"{name} has a line of names and no rows below it; nothing can be fitted")
+
+
+def _advice(first: list[str], row: list[str], number: int) -> str:
+    """What to do about a row with another number of fields than the first line.
+
+    Args:
+        first: the first line.
+        row: the line.
+        number: of the row.
+    """
+    if first[0].startswith("#"):
+        return f"remove lines of comments, such as {first[0]!r}"
+    if len(first) == 1:
+        return "remove lines above the names of the columns; write points for decimal commas"
+    if number == 1 and len(row) == len(first) + 1:
+        return "give the column with the names of rows a name, too (in R: col.names=NA)"
+    return "correct the line, or put quotes around text that holds the separator"
 
 
 def _trails(row: list[str], first: list[str]) -> bool:

@@ -20,6 +20,7 @@ from scorematching.datasets import Compose, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution
 from scorematching.estimators.base import Array, ScoreEstimator, to_array
 from scorematching.estimators.density.bases.transformed import Transformed
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.learning import learn_density
 from scorematching.estimators.density.losses import held_out_losses
@@ -296,6 +297,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         generator = self._generator(self.random_state)
         r = self.table_.reduce(x)
         rows, groups = r.unique(dim=0, return_inverse=True)
+        groups = groups if are_copies(r) else torch.arange(len(r), device=r.device)
         # Values that repeat only because whole rows do are not rounded.
         self._gaps = Gaps.fit(r, None if self.dequantise or r.shape[1] == 1 else rows)
         self.table_.warn(self.dequantise, self._gaps.common, r)
