@@ -100,13 +100,14 @@ def report_of(folders: Folders, out: ReportOut = None, unfinished: Unfinished = 
     """Write one report of all runs in some folders: table, pictures, commands."""
     runs = []
     for folder in folders:
-        runs += run.read_unfinished(EXPERIMENTS, folder) if unfinished else []
-        runs += run.read_all(folder)
-    if not runs:
-        raise ValueError(
-            f"folders must hold finished runs, got none in {', '.join(map(str, folders))}; "
-            "make some with python -m reproduction table-nice"
-        )
+        found = run.read_unfinished(EXPERIMENTS, folder) if unfinished else []
+        found += run.read_all(folder)
+        if not found:
+            raise ValueError(
+                f"folders must hold finished runs, got none in {folder}; make some with "
+                "python -m reproduction table-nice, or name the file results.json of a report"
+            )
+        runs += found
     if runs[0].experiment not in EXPERIMENTS:
         raise ValueError(
             f"runs must be of one of {', '.join(EXPERIMENTS)}, got {runs[0].experiment!r}; "

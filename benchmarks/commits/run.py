@@ -2,7 +2,8 @@
 
 One process holds the same models with each version of the library (see `worker`). They take turns,
 in an order shuffled anew for every round, so that a slow period of the machine affects both. The
-process is started several times, because where its memory lies changes the time of a step.
+process is started several times, because where its memory lies changes the time of a step, and the
+version that is loaded first alternates, since its memory lies elsewhere than that of the second.
 
 Example:
     python -m benchmarks.commits 4c297af --device cuda
@@ -71,9 +72,11 @@ def measure(
     with ExitStack() as stack:
         sources = [_source(old, stack), ROOT / "src"]
         for seed in range(restarts):
-            with Worker(sources, device, quick) as worker:
+            order = VERSIONS if seed % 2 == 0 else VERSIONS[::-1]
+            with Worker([sources[version] for version in order], device, quick) as worker:
                 for name in _chosen(worker.losses, only):
-                    turns.setdefault(name, []).append(alternate(name, worker, rounds, seed))
+                    found = alternate(name, worker, rounds, seed)[:, order]
+                    turns.setdefault(name, []).append(found)
             rows = [summary(name, found) for name, found in turns.items()]
             document = {**stamp(command, device), "old": old, "restarts": seed + 1, "rows": rows}
             if output is not None:
@@ -88,7 +91,7 @@ def _chosen(losses: list[str], only: list[str] | None) -> list[str]:
 
 
 def alternate(name: str, worker: Worker, rounds: int, seed: int) -> Turns:
-    """Seconds per step of one loss by both versions, ``(rounds, 2)``."""
+    """Seconds per step of one loss by both versions of a process, ``(rounds, 2)``."""
     shuffle = random.Random(seed)
     first = max(worker.seconds(version, name, 4) for version in VERSIONS)
     for version in VERSIONS:  # beyond the first checks of derivatives; `benchmarks.checks` has them
@@ -128,7 +131,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 class Worker:
-    """A process with two versions of the library, the old one first."""
+    """A process with two versions of the library, numbered as they are loaded."""
 
     def __init__(self, sources: list[Path], device: str, quick: bool) -> None:
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -143,7 +146,7 @@ class Worker:
         self.losses: list[str] = self._answer()
 
     def seconds(self, version: int, name: str, steps: int) -> float:
-        """Seconds per step of one loss of a version, 0 or 1."""
+        """Seconds per step of one loss of a version, 0 or 1 in the order of loading."""
         assert self.process.stdin is not None
         print(json.dumps([version, name, steps]), file=self.process.stdin, flush=True)
         return float(self._answer())

@@ -34,6 +34,23 @@ def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "| paper/MLE | 1 |" in capsys.readouterr().out
 
 
+def test_a_folder_without_runs_is_refused_beside_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report has a file of all its runs; its folder alone would be left out, then overwritten."""
+    arguments = ["table-nice", "--smoke", "--only", "paper/MLE", "--device", "cpu"]
+    assert cli.main([*arguments, "--out", str(tmp_path)]) == 0
+    runs, report = tmp_path / "table-nice-smoke", tmp_path / "report"
+    assert cli.main(["report", str(runs), "--out", str(report)]) == 0
+    before = (report / "results.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main(["report", str(report), str(runs), "--out", str(report)]) == 1
+    said = capsys.readouterr().err
+    assert f"got none in {report}" in said and "results.json" in said
+    assert (report / "results.json").read_bytes() == before
+    assert cli.main(["report", str(report / "results.json"), str(runs), "--out", str(report)]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
