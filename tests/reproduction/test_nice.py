@@ -67,7 +67,7 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
 ) -> None:
     config = replace(SMALL, epochs=22, validate_every=1)
     whole = run(config, job(tmp_path / "whole"))
-    real, calls = nice_mnist.score_matching_losses, []
+    real, calls = nice_mnist.exact_losses, []
 
     def break_once(model: Any, x: Any) -> Any:
         calls.append(1)
@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on_to_the_same_digits(
             raise KeyboardInterrupt
         return real(model, x)
 
-    monkeypatch.setattr(nice_mnist, "score_matching_losses", break_once)
+    monkeypatch.setattr(nice_mnist, "exact_losses", break_once)
     with pytest.raises(KeyboardInterrupt):
         run(config, job(tmp_path / "broken"))
     resumed = run(config, job(tmp_path / "broken"))
