@@ -19,6 +19,12 @@ def is_transformed() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+def is_batched(x: Tensor) -> bool:
+    """Whether x is a batch inside `vmap`, such as gradients with ``is_grads_batched=True``."""
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(x) or functorch.is_legacy_batchedtensor(x)
+
+
 def is_recording(x: Tensor) -> bool:
     """Whether work on the device of x is traced, or captured in a CUDA graph.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.functional import jvp
 from torch.nn import functional as F
@@ -53,6 +53,19 @@ def test_derivatives_of_a_multiplication(name: str, tangents: Any, order: int) -
     assert_close(multiplied(z, q), f.orders(z, order) * q, ROUTES)
     assert gradcheck(multiplied, (z, q))
     assert gradgradcheck(multiplied, (z, q))
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8)], ids=["layer", "group"])
+@pytest.mark.parametrize("num", [1, 2, 6])
+def test_gradients_of_all_losses_at_once(norm: nn.Module, num: int) -> None:
+    """Inside vmap torch has no operations that write into a given tensor."""
+    net = nn.Sequential(nn.Linear(3, 8), norm, nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)).double()
+    objective = sm.SlicedScoreMatchingVR(num_projections=num)
+    losses = objective(net, numbers(5, 3).detach(), generator=torch.Generator().manual_seed(1))
+    weight, each = net[0].weight, torch.eye(5, dtype=torch.float64)
+    rows = [torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss in losses]
+    (found,) = torch.autograd.grad(losses, weight, each, is_grads_batched=True)
+    assert_close(found, torch.stack(rows), ROUTES)
 
 
 @pytest.mark.parametrize("tangents", [None, 1, 3, 6])

@@ -176,6 +176,11 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         sm.load(tmp_path)
 
 
+def test_a_folder_around_a_saved_model_is_refused_with_its_place(saved: Path) -> None:
+    with pytest.raises(SavedModelError, match=f"there is one in .*{saved.name}"):
+        sm.load(saved.parent)
+
+
 def test_a_moved_folder_loads(saved: Path, tmp_path: Path) -> None:
     shutil.move(saved, tmp_path / "elsewhere")
     assert isinstance(sm.load(str(tmp_path / "elsewhere")), MLPDensity)

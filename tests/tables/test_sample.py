@@ -40,6 +40,14 @@ def test_a_sample_is_the_rows_it_names(tmp_path: Path, name: str) -> None:
     pd.testing.assert_frame_equal(some.frame, read(path, max_rows=90, seed=3).frame)
 
 
+def test_names_after_empty_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv")
+    path.write_text("\n\n" + path.read_text())
+    whole, some = read(path), read(path, max_rows=90, seed=3)
+    assert some.rows is not None and some.total == 500
+    pd.testing.assert_frame_equal(some.frame, whole.frame.iloc[some.rows].reset_index(drop=True))
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npy"])
 def test_a_sample_of_all_rows_is_the_table(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name)

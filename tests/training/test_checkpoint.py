@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,6 +91,27 @@ def test_dropout_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(tmp_path, interrupt=True)
     assert torch.equal(run(tmp_path, resume=True, seed=4), run(tmp_path / "whole"))
+
+
+def test_torchs_own_generator_is_left_alone_by_models_that_do_not_use_it(tmp_path: Path) -> None:
+    for steps in (4, 8):
+        config = TrainConfig(steps=steps, batch_size=8, checkpoint_every=4)
+        torch.randn(steps)  # another state than that of the checkpoint
+        before = torch.get_rng_state()
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+        train(density(), sm.SlicedScoreMatching(), points(), config, **options)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_another_optimizer_is_refused_before_anything_is_restored(tmp_path: Path) -> None:
+    config = TrainConfig(steps=4, batch_size=8)
+    options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+    train(density(), sm.SlicedScoreMatching(), points(), config, **options)
+    model = density()
+    before, options["optimizer"] = parameters(model), torch.optim.RMSprop
+    with pytest.raises(ValueError, match="optimizer must be Adam to resume this run, got RMSprop"):
+        train(model, sm.SlicedScoreMatching(), points(), config, **options)
+    assert torch.equal(parameters(model), before)
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.AdamW])

@@ -114,9 +114,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
+        inside = [below.parent for below in sorted(folder.glob(f"*/{CONFIG}"))]
+        advice = "checkpoints of training are loaded with training.load_weights"
         raise SavedModelError(
-            f"folder must hold a saved model, got {folder} without {CONFIG}; checkpoints of "
-            "training are loaded with training.load_weights"
+            f"folder must hold a saved model, got {folder} without {CONFIG}; "
+            + (f"there is one in {inside[0]}" if inside else advice)
         ) from None
     except (ValueError, RecursionError) as error:
         raise SavedModelError(f"{path} must be JSON, got: {error}; save it again") from error

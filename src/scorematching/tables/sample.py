@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +68,22 @@ def sample_parquet(path: Path, count: int, seed: int) -> tuple[Any, Rows, int]:
 def sample_lines(path: Path, count: int, seed: int) -> tuple[bytes, Rows, int]:
     """Lines of a text file, after the first one: their bytes, their numbers, lines of the file.
 
-    The first line is always kept; it may have the names of the columns.
+    The first line is always kept; it may have the names of the columns. Empty lines before it do
+    not count.
 
     Raises:
         ValueError: if a line cannot be told from the next by its end alone.
     """
-    total = max(0, count_lines(path) - 1)
+    empty = _empty_lines(path)
+    total = max(0, count_lines(path) - empty - 1)
     wanted = iter(drawn_rows(total, count, seed).tolist())
     following, rows, lines = next(wanted, None), [], []
     with path.open("rb") as file:
-        first = file.readline()
-        _check_line(path, first, 1)
+        *_, first = (file.readline() for _ in range(empty + 1))
+        _check_line(path, first, empty + 1)
         for number, line in enumerate(file):
             if number == following:
-                _check_line(path, line, number + 2)
+                _check_line(path, line, empty + number + 2)
                 if line.strip():
                     rows.append(number)
                     lines.append(line.rstrip(b"\r\n"))
@@ -89,6 +91,12 @@ def sample_lines(path: Path, count: int, seed: int) -> tuple[bytes, Rows, int]:
                 if following is None:
                     break
     return b"\n".join([first.rstrip(b"\r\n"), *lines]), np.array(rows, dtype=np.int64), total
+
+
+def _empty_lines(path: Path) -> int:
+    """Empty lines at the beginning of a file."""
+    with path.open("rb") as file:
+        return sum(1 for _ in takewhile(lambda line: not line.strip(b"\r\n"), file))
 
 
 def _check_line(path: Path, line: bytes, number: int) -> None:

@@ -225,6 +225,16 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str
     return tensors, {key: value for key, value in flat.items() if key not in tensors}
 
 
+def require_class(optimizer: torch.optim.Optimizer, name: str | None) -> None:
+    """Refuse the state of an optimiser of another class; None if its class is not known."""
+    own = type(optimizer).__name__
+    if name not in (None, own):
+        raise ValueError(
+            f"optimizer must be {name} to resume this run, got {own}, whose state is another; give "
+            "the same optimiser, or another folder to begin anew"
+        )
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:

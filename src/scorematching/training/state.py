@@ -14,6 +14,7 @@ from scorematching.training.checkpoint import (
     Checkpoint,
     optimizer_state,
     prefixed,
+    require_class,
     restore_optimizer,
     under,
 )
@@ -72,6 +73,7 @@ class TrainState:
         )
         self.best: dict[str, Tensor] | None = None
         self._stopped, self._began = False, time.perf_counter()
+        self._default_before: Tensor | None = self._default.get_state()
 
     @property
     def seconds(self) -> float:
@@ -127,7 +129,7 @@ class TrainState:
             "now": self.generator.get_state(),
             "epoch": self.batches.start,
             "validation": self.validation_noise,
-            "default": self._default.get_state(),
+            **self._drawn_by_layers(),
         }
         reference = self.stopping.reference  # losses that later ones are compared with
         tensors = {
@@ -164,6 +166,7 @@ class TrainState:
             "last_finite": self.losses.last_finite,
             "recent": self.losses.recent,
             "optimizer": optimizer_state(self.optimizer)[1],
+            "optimizer_class": type(self.optimizer).__name__,
             "config": asdict(self.config),
             "history": [asdict(record) for record in self.history],
         }
@@ -171,6 +174,7 @@ class TrainState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take over the state in a checkpoint."""
         state, tensors, best = checkpoint
+        require_class(self.optimizer, state.get("optimizer_class"))
         self.best = None if best is None else split_state(best, self.module)
         self.module.load_state_dict(split_state(under("module", tensors), self.module))
         average = under("average", tensors)
@@ -182,6 +186,7 @@ class TrainState:
         self.generator.set_state(states["now"])
         if "default" in states and self.ranks.count == state["processes"] == 1:
             self._default.set_state(states["default"])
+            self._default_before = None
         self.batches.start, self.validation_noise = states["epoch"], states["validation"]
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
         self.stopping = replace(
@@ -196,6 +201,11 @@ class TrainState:
         self.losses.last_finite = state["last_finite"]
         self.history = [Record(**record) for record in state["history"]]
         self._began -= state["seconds"]
+
+    def _drawn_by_layers(self) -> dict[str, Tensor]:
+        """The state of torch's own generator, if something has drawn from it since the start."""
+        now, before = self._default.get_state(), self._default_before
+        return {} if before is not None and torch.equal(now, before) else {"default": now}
 
     @property
     def _default(self) -> torch.Generator:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
+from scorematching._tracing import is_batched
 from scorematching.derivatives.engine.tape import mean
 from scorematching.derivatives.engine.trace import Call, Traced
 from scorematching.derivatives.ops import compositions
@@ -158,7 +159,7 @@ def _projected(z: Tensor, r: Tensor, u: Tensor) -> Tensor:
         return _unscaled(z, r, u).mul_(r)
     if len(u) == 1:
         return _unscaled(z, r, u[0]).mul_(r)[None]
-    if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u):
+    if len(u) <= FUSED_TANGENTS and not u.is_cuda and can_read_values(u) and not is_batched(u):
         t = torch.empty_like(u)
         for part, place in zip(u, t):
             torch.mul(_unscaled(z, r, part), r, out=place)
