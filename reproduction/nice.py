@@ -112,7 +112,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 GPU_MEMORY = 4 << 30
-"""Bytes of an exact loss on a GPU. By default it takes a fifth of a card, which the runs share."""
+"""Bytes that an exact loss may take on a GPU, so that ten runs fit on one card. The default of the
+library is a fifth of the card's memory."""
 
 SMOKE = {
     "dataset": "synthetic",
@@ -252,7 +253,7 @@ def _train_config(config: Config, per_epoch: int) -> TrainConfig:
 
 @torch.no_grad()
 def exact_losses(flow: NICE, x: Tensor) -> Tensor:
-    """Exact score-matching losses, ``(N, D) -> (N,)``, in memory that other runs can do without."""
+    """Exact score-matching losses, ``(N, D) -> (N,)``, with a limit of memory on a GPU."""
     loss = ScoreMatching(GPU_MEMORY if x.is_cuda else None)
     return torch.cat([loss(flow, part) for part in x.split(1000)])
 
