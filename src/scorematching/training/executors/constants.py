@@ -40,7 +40,7 @@ class Constants:
         held = list(holders)
         modules = [each for each in held if isinstance(each, nn.Module)]
         self._numbers = [
-            (each, vars(each), name)
+            (each, vars(each), name, value)
             for each in held
             for name, value in vars(each).items()
             if type(value) in _NUMBERS
@@ -50,8 +50,7 @@ class Constants:
         self._buffers = [(each._buffers, name) for each in modules for name in each._buffers]
         self._place = Tensor.data_ptr if places else id
         self._kept = [buffers[name] for buffers, name in self._buffers]  # so that ids stay theirs
-        self._tensors, self._values = self._find_tensors(), self._find_values()
-        self._types = list(map(type, self._values))
+        self._tensors = self._find_tensors()
 
     def require_unchanged(self) -> None:
         """Refuse to go on if something has changed.
@@ -59,24 +58,18 @@ class Constants:
         Raises:
             CaptureError: naming it.
         """
-        now = self._find_values()
-        # Types first: a number may have become a tensor, which has no single truth value.
-        same = list(map(type, now)) == self._types and now == self._values
-        if same and self._find_tensors() == self._tensors:
-            return
-        what = [
+        changed = [
             f"{type(each).__name__} with another {name}"
-            for (each, _, name), value, before in zip(self._numbers, now, self._values)
-            if type(value) is not type(before) or value != before
+            for each, attributes, name, value in self._numbers
+            if attributes.get(name) is not value and not _equal(attributes.get(name), value)
         ]
-        raise CaptureError(
-            "a step that is compiled or captured needs an unchanged model, got "
-            f"{what[0] if what else 'other buffers, or other parameters to train'}; train eagerly, "
-            'executor="eager", or hold what changes in a buffer that is written in place'
-        )
-
-    def _find_values(self) -> list[Any]:
-        return [attributes.get(name) for _, attributes, name in self._numbers]
+        if changed or self._find_tensors() != self._tensors:
+            changed += ["other buffers, or other parameters to train"]
+            raise CaptureError(
+                "a step that is compiled or captured needs an unchanged model, got "
+                f'{changed[0]}; train eagerly, executor="eager", or hold what changes in a buffer '
+                "that is written in place"
+            )
 
     def _find_tensors(self) -> list[Any]:
         place: Any = self._place
@@ -85,3 +78,8 @@ class Constants:
         trained = [p.requires_grad for p in self._parameters]
         places = () if place is id else map(place, self._parameters)
         return [*found, *trained, *places]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two attributes are equal; a number may have become a tensor, whose ``==`` is one."""
+    return type(a) is type(b) and bool(a == b)
