@@ -139,6 +139,20 @@ def test_standardise_keeps_the_digits_of_large_numbers() -> None:
     assert fitted.mean.item() == pytest.approx(wide.mean().item(), abs=0.01)
 
 
+def test_whitening_keeps_the_digits_of_large_numbers() -> None:
+    x = (1e6 + torch.randn(5000, 3, generator=generator())).float()
+    z = Whiten.fit(x)(x).double()
+    torch.testing.assert_close(z.T.cov(correction=0), torch.eye(3).double(), rtol=0, atol=1e-5)
+
+
+def test_correlations_keep_the_digits_of_large_numbers() -> None:
+    a, b = torch.randn(2, 5000, generator=generator())
+    x = (1e6 + torch.stack([a, a + 0.2 * b], 1)).float()
+    truth = torch.corrcoef(x.double().mT)[0, 1].item()
+    assert drop_correlated(x, truth - 1e-6) == [1]
+    assert drop_correlated(x, truth + 1e-6) == [0, 1]
+
+
 def test_values_that_differ_by_rounding_are_constant() -> None:
     x = torch.cat([table(), torch.full((40, 1), 0.3, dtype=torch.float64)], 1)
     x[::2, 4] = 0.1 + 0.2

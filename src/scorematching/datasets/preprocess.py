@@ -142,8 +142,10 @@ class Whiten(Transform):
             ValueError: the covariance of x is singular.
         """
         _check_table(x)
-        mean = x.mean(0)
-        _, singular, vt = torch.linalg.svd(x - mean, full_matrices=False)
+        # In float32 the mean of large numbers that vary little is lost.
+        wide = x.double()
+        mean = wide.mean(0)
+        _, singular, vt = torch.linalg.svd(wide - mean, full_matrices=False)
         tolerance = max(x.shape) * torch.finfo(x.dtype).eps if min_ratio is None else min_ratio
         rank = int((singular > tolerance * singular[0]).sum())
         if rank < x.shape[1]:
@@ -153,7 +155,8 @@ class Whiten(Transform):
             )
         v = vt.mT
         signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
-        return cls(mean, v * signs, singular / x.shape[0] ** 0.5, symmetric)
+        std = singular / x.shape[0] ** 0.5
+        return cls(mean.to(x), (v * signs).to(x), std.to(x), symmetric)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(x - mean) V diag(1 / std)``, rotated back if symmetric."""
@@ -350,7 +353,7 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
     _check_table(x)
     _check_varies(x)
     d = x.shape[1]
-    correlation = torch.corrcoef(x.mT).reshape(d, d).fill_diagonal_(0)
+    correlation = torch.corrcoef(x.double().mT).reshape(d, d).fill_diagonal_(0)
     strength = correlation.abs()
     kept = list(range(d))
     while True:
