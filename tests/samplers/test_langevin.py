@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import pytest
 import torch
@@ -305,3 +306,13 @@ BAD = [
 def test_bad_arguments(call: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", [mala, hmc])
+def test_chains_keep_their_dtype_with_adapted_steps(kind: ModuleType) -> None:
+    """`begin_adaptation` works in double precision, chains in their own."""
+    size = begin_adaptation(0.1).step_size
+    target = target_of(lambda x: -0.5 * x.square().sum(-1))
+    state, info = kind.step(start(target, torch.ones(3, 2)), target, size)
+    assert state.x.dtype == state.score.dtype == info.acceptance.dtype == torch.float32
+    assert langevin.step(torch.ones(3, 2), torch.neg, size)[0].dtype == torch.float32
