@@ -222,6 +222,12 @@ def test_noise_levels() -> None:
     assert noise_levels(8.0, 0.5, 1) == [0.5]
 
 
+def test_levels_may_be_a_tensor() -> None:
+    x = torch.zeros(2, 3)
+    _, info = anneal(lambda x, sigma: -x / sigma**2, x, torch.tensor([2.0, 1.0]), 0.1, 2)
+    assert info.step_sizes.tolist() == [0.2, 0.1]
+
+
 def test_annealed_chains_have_the_law_of_their_recursion(generator: torch.Generator) -> None:
     """Gaussian data: every step is affine, so mean and variance follow two recursions."""
     centre, width, h, steps = 3.0, 0.5, 0.2, 4
