@@ -170,6 +170,20 @@ def test_logit_clips_and_sums_over_the_event() -> None:
     np.testing.assert_allclose(logit.log_abs_det(x), [np.log(16 / 3) * 3 + np.log(4.0)], atol=EXACT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_logit_is_finite_where_the_clip_is_below_rounding(dtype: torch.dtype) -> None:
+    x, logit = torch.tensor([[0.0, 1.0]], dtype=dtype), Logit(1e-4 if dtype.itemsize < 4 else 1e-9)
+    assert logit(x).isfinite().all() and logit.log_abs_det(x).isfinite().all()
+
+
+@pytest.mark.parametrize("x", [[[0.0, 255.0]], [[-1.0, 1.0]]])
+def test_logit_refuses_other_ranges(x: list[list[float]]) -> None:
+    """They were clipped, so that nearly all values were the same."""
+    with pytest.raises(ValueError, match=r"between 0 and 1 .* from (0 to 255|-1 to 1); divide"):
+        Logit()(torch.tensor(x))
+    Logit()(torch.tensor([[-0.1, 1.1]]))
+
+
 @pytest.mark.parametrize("clip", [0.0, -0.1, 0.5, float("nan")])
 def test_logit_refuses_a_clip_that_leaves_nothing(clip: float) -> None:
     with pytest.raises(ValueError, match="clip must be"):
