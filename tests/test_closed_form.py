@@ -326,3 +326,16 @@ def close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     """Equal to a tolerance relative to the largest entry."""
     scale = max(1.0, expected.detach().abs().max().item())
     torch.testing.assert_close(actual, expected, atol=tolerance * scale, rtol=0)
+
+
+def test_features_that_rounding_cannot_tell_apart_are_refused() -> None:
+    """Far from zero x and x^2 depend on each other in float32; the precision was 60% too large."""
+    x = torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    phi = lambda x: torch.cat([x, -0.5 * x.square()], dim=1)  # noqa: E731
+    exact = sm.ScoreMatching()
+    solve = lambda x: solve_linear(phi, None, x, exact, lam=0.0)[1].item()  # noqa: E731
+    precision = 1 / x.var(correction=0).item()
+    assert solve((x + 10).float()) == pytest.approx(precision, rel=0.01)
+    with pytest.raises(ValueError, match=r"number 2 depends .* double precision"):
+        solve((x + 1000).float())
+    assert solve(x + 1000) == pytest.approx(precision, rel=1e-6)

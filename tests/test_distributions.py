@@ -105,6 +105,16 @@ def test_integrates_to_one(p: Distribution, box: list[tuple[float, float]]) -> N
     assert abs(integral.log().item() - p.log_z) < ROUTES
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("df", [900.0, 1e3, 1e5, 1e8, 1e14])
+def test_student_t_with_many_degrees_of_freedom(df: float, dtype: torch.dtype) -> None:
+    """Both log Gamma are large there, and their difference is not."""
+    p = StudentT(1, torch.tensor(df, dtype=dtype))
+    truth = scipy.stats.norm.logpdf(0.5) if df > 1e12 else scipy.stats.t.logpdf(0.5, df)
+    found = p(torch.tensor([[0.5]], dtype=dtype)).item()
+    assert found == pytest.approx(truth, abs=1e-6 if dtype == torch.float32 else 1e-11)
+
+
 @pytest.mark.parametrize("df", [0.7, 3.0, 40.0])
 def test_student_t_integrates_to_one(df: float) -> None:
     p = StudentT(1, torch.tensor(df, dtype=F64), location=1.0, scale=0.5)

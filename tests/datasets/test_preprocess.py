@@ -139,6 +139,20 @@ def test_standardise_keeps_the_digits_of_large_numbers() -> None:
     assert fitted.mean.item() == pytest.approx(wide.mean().item(), abs=0.01)
 
 
+def test_whitening_keeps_the_digits_of_large_numbers() -> None:
+    x = (1e6 + torch.randn(5000, 3, generator=generator())).float()
+    z = Whiten.fit(x)(x).double()
+    torch.testing.assert_close(z.T.cov(correction=0), torch.eye(3).double(), rtol=0, atol=1e-5)
+
+
+def test_correlations_keep_the_digits_of_large_numbers() -> None:
+    a, b = torch.randn(2, 5000, generator=generator())
+    x = (1e6 + torch.stack([a, a + 0.2 * b], 1)).float()
+    truth = torch.corrcoef(x.double().mT)[0, 1].item()
+    assert drop_correlated(x, truth - 1e-6) == [1]
+    assert drop_correlated(x, truth + 1e-6) == [0, 1]
+
+
 def test_values_that_differ_by_rounding_are_constant() -> None:
     x = torch.cat([table(), torch.full((40, 1), 0.3, dtype=torch.float64)], 1)
     x[::2, 4] = 0.1 + 0.2
@@ -154,6 +168,20 @@ def test_logit_clips_and_sums_over_the_event() -> None:
     np.testing.assert_allclose(logit(x), [[[-log3, 0.0], [log3, log3]]], atol=EXACT)
     # 1 / (y (1 - y)) is 16/3 at 1/4 and 3/4, and 4 at 1/2.
     np.testing.assert_allclose(logit.log_abs_det(x), [np.log(16 / 3) * 3 + np.log(4.0)], atol=EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_logit_is_finite_where_the_clip_is_below_rounding(dtype: torch.dtype) -> None:
+    x, logit = torch.tensor([[0.0, 1.0]], dtype=dtype), Logit(1e-4 if dtype.itemsize < 4 else 1e-9)
+    assert logit(x).isfinite().all() and logit.log_abs_det(x).isfinite().all()
+
+
+@pytest.mark.parametrize("x", [[[0.0, 255.0]], [[-1.0, 1.0]]])
+def test_logit_refuses_other_ranges(x: list[list[float]]) -> None:
+    """They were clipped, so that nearly all values were the same."""
+    with pytest.raises(ValueError, match=r"between 0 and 1 .* from (0 to 255|-1 to 1); divide"):
+        Logit()(torch.tensor(x))
+    Logit()(torch.tensor([[-0.1, 1.1]]))
 
 
 @pytest.mark.parametrize("clip", [0.0, -0.1, 0.5, float("nan")])

@@ -186,6 +186,27 @@ def test_wrong_derivatives_are_found(
     assert "wrong: " in str(check)
 
 
+class Scaled(nn.Module):
+    """A linear layer times ``|scale|``, written so that its gradient is NaN at zero."""
+
+    def __init__(self, outputs: int, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, 4))
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T * self.scale.square().sqrt()
+
+
+def test_a_gradient_of_nan_is_wrong_whatever_comes_after(generator: torch.Generator) -> None:
+    """Another layer of the same kind, whose gradient is right, must not hide it."""
+    layers = nn.Sequential(Scaled(4, 0.0), nn.Tanh(), Scaled(1, 1.0), nn.Flatten(0))
+    field = sm.LogDensityField(layers, check_smoothness=False)
+    x = torch.randn(3, 4, generator=generator)
+    found = sm.diagnostics.check_model(field, x, sm.ScoreMatching(), generator, show=False)
+    assert not found.passed
+
+
 def test_kinks_are_reported(x: Tensor) -> None:
     check = sm.check_model(Normed(act=nn.ReLU), x, sm.SlicedScoreMatchingVR(), show=False)
     assert not check.passed

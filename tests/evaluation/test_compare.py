@@ -99,8 +99,18 @@ class Foreign(BaseEstimator):
         (lambda x: compare(NARROW, NARROW, x[:1]), ValueError, "two points or more"),
         (lambda x: compare(NARROW, NARROW, x, level=2), ValueError, "level must lie"),
         (lambda x: compare(NARROW, NARROW, x / 0), ValueError, "X must be finite"),
+        (
+            lambda x: compare(NARROW, torch.sqrt, torch.cat([x.abs(), -x.abs()])),
+            ValueError,
+            "b must have a finite loss at every point, got NaN or infinity at 5 of 10",
+        ),
     ],
 )
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(points(5))
+
+
+def test_an_unknown_difference_has_no_verdict():
+    unknown = Estimate(math.nan, math.nan, 10)
+    assert Comparison(unknown, unknown, unknown).better is None

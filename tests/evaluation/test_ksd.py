@@ -337,6 +337,11 @@ def test_unfitted_models_are_not_refused():
             ValueError,
             'statistic must be "u" or "v"',
         ),
+        (
+            lambda x: kernel_stein_discrepancy(MODEL, x[:1], bandwidth=1.0),
+            ValueError,
+            "two points or more, got 1",
+        ),
     ],
 )
 def test_bad_arguments(call, error, message):

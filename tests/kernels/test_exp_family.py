@@ -206,6 +206,19 @@ def test_scales_with_the_data(fit):
     close(fit(4 * x - 7).score(4 * q - 7) * 4, wanted, 1e-8)
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "imq"])
+@pytest.mark.parametrize("unit", [1e-8, 1e-2, 1e4, 1e8])
+def test_inducing_points_in_any_units(kernel, unit):
+    """Neither xi nor the derivatives of the kernel are lost beside the others."""
+    x, q = points(40, 2), points(5, 2, seed=1)
+    fitted = fit_kernel_exp_family(unit * x, kernel=kernel, inducing=unit * x[:10])
+    wanted = fit_kernel_exp_family(x, kernel=kernel, inducing=x[:10]).score(q)
+    close(fitted.score(unit * q) * unit, wanted, 1e-8)
+    single = unit * x.float()
+    fitted = fit_kernel_exp_family(single, kernel=kernel, inducing=single[:10])
+    close(fitted.score(unit * q.float()).double() * unit, wanted, 0.01)
+
+
 @pytest.mark.parametrize("fit", [fit_kernel_exp_family, fit_nu_method])
 def test_single_precision_and_chunks(fit):
     x, q = points(15, 2), points(7, 2, seed=1)

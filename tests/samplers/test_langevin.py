@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import pytest
 import torch
@@ -221,6 +222,12 @@ def test_noise_levels() -> None:
     assert noise_levels(8.0, 0.5, 1) == [0.5]
 
 
+def test_levels_may_be_a_tensor() -> None:
+    x = torch.zeros(2, 3)
+    _, info = anneal(lambda x, sigma: -x / sigma**2, x, torch.tensor([2.0, 1.0]), 0.1, 2)
+    assert info.step_sizes.tolist() == [0.2, 0.1]
+
+
 def test_annealed_chains_have_the_law_of_their_recursion(generator: torch.Generator) -> None:
     """Gaussian data: every step is affine, so mean and variance follow two recursions."""
     centre, width, h, steps = 3.0, 0.5, 0.2, 4
@@ -305,3 +312,13 @@ BAD = [
 def test_bad_arguments(call: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", [mala, hmc])
+def test_chains_keep_their_dtype_with_adapted_steps(kind: ModuleType) -> None:
+    """`begin_adaptation` works in double precision, chains in their own."""
+    size = begin_adaptation(0.1).step_size
+    target = target_of(lambda x: -0.5 * x.square().sum(-1))
+    state, info = kind.step(start(target, torch.ones(3, 2)), target, size)
+    assert state.x.dtype == state.score.dtype == info.acceptance.dtype == torch.float32
+    assert langevin.step(torch.ones(3, 2), torch.neg, size)[0].dtype == torch.float32

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_positive, check_shape
+from scorematching._checks import can_read_values, check_points, check_positive, check_shape
 from scorematching._random import uniform
+from scorematching._tracing import is_transformed
 
 _MIN_REPEATS = 0.02
 """Least share of repeated values in a rounded column."""
@@ -142,8 +143,10 @@ class Whiten(Transform):
             ValueError: the covariance of x is singular.
         """
         _check_table(x)
-        mean = x.mean(0)
-        _, singular, vt = torch.linalg.svd(x - mean, full_matrices=False)
+        # In float32 the mean of large numbers that vary little is lost.
+        wide = x.double()
+        mean = wide.mean(0)
+        _, singular, vt = torch.linalg.svd(wide - mean, full_matrices=False)
         tolerance = max(x.shape) * torch.finfo(x.dtype).eps if min_ratio is None else min_ratio
         rank = int((singular > tolerance * singular[0]).sum())
         if rank < x.shape[1]:
@@ -153,7 +156,8 @@ class Whiten(Transform):
             )
         v = vt.mT
         signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
-        return cls(mean, v * signs, singular / x.shape[0] ** 0.5, symmetric)
+        std = singular / x.shape[0] ** 0.5
+        return cls(mean.to(x), (v * signs).to(x), std.to(x), symmetric)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(x - mean) V diag(1 / std)``, rotated back if symmetric."""
@@ -175,7 +179,7 @@ class Logit(Transform):
     """From the unit cube to R^D, ``z = log y - log(1 - y)`` with y = x clipped to [clip, 1 - clip].
 
     Inverse and Jacobian are those of the logit at y: clipping counts as a correction of the data,
-    not as part of the map.
+    not as part of the map. Values below -0.5 or above 2 are refused.
 
     Args:
         clip: distance kept from 0 and from 1.
@@ -208,7 +212,9 @@ class Logit(Transform):
         return -(y.log() + (-y).log1p()).flatten(1).sum(1)
 
     def _clipped(self, x: Tensor) -> Tensor:
-        return x.clamp(self.clip, 1 - self.clip)
+        _check_unit_cube(x)
+        # Where 1 - clip would round to one, the largest number below one takes its place.
+        return x.clamp(self.clip, 1 - max(self.clip, torch.finfo(x.dtype).eps / 2))
 
 
 class Compose(Transform):
@@ -350,7 +356,7 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
     _check_table(x)
     _check_varies(x)
     d = x.shape[1]
-    correlation = torch.corrcoef(x.mT).reshape(d, d).fill_diagonal_(0)
+    correlation = torch.corrcoef(x.double().mT).reshape(d, d).fill_diagonal_(0)
     strength = correlation.abs()
     kept = list(range(d))
     while True:
@@ -365,6 +371,17 @@ def _check_table(x: Tensor) -> None:
     check_points(x)
     advice = "flatten the events with x.flatten(1)"
     check_shape(x, (None, None), "x must be a table of shape (N, D)", advice)
+
+
+def _check_unit_cube(x: Tensor) -> None:
+    """Refuse other ranges, where values can be read; noise may lead outside a little."""
+    if type(x) is not Tensor or is_transformed() or x.is_cuda or not can_read_values(x):
+        return
+    if x.numel() and (x.min().item() < -0.5 or x.max().item() > 2.0):
+        raise ValueError(
+            f"x must lie between 0 and 1 for a logit, got values from {x.min().item():g} to "
+            f"{x.max().item():g}; divide grey levels by 256, or map [-1, 1] by (x + 1) / 2"
+        )
 
 
 def _check_varies(x: Tensor) -> None:

@@ -73,7 +73,7 @@ def check_model(
     try:
         errors = {"derivatives in x": _points_error(field, x, generator)}
         for layer, error in _parameter_errors(field, module, x, objective, noise, generator):
-            errors[layer] = max(error, errors.get(layer, 0.0))
+            errors[layer] = _largest(error, errors.get(layer, 0.0))
     except (SmoothnessError, WrongDerivativeError) as refusal:
         check = ModelCheck(("layer", "verdict"), (("model", "refused"),), str(refusal), False, {})
     else:
@@ -128,7 +128,12 @@ def _points_error(field: Field, x: Tensor, generator: torch.Generator | None) ->
         errors.append(
             _error(along, *best_difference(lambda h: field.log_density(x + h * v[0]).detach()))
         )
-    return max(errors)
+    return _largest(*errors)
+
+
+def _largest(*errors: float) -> float:
+    """The maximum; NaN, which is not right, counts as the largest."""
+    return torch.tensor(errors, dtype=torch.float64).max().item()
 
 
 def _error(exact: Tensor, near: Tensor, rough: Tensor) -> float:

@@ -57,7 +57,7 @@ class StudentT(Distribution):
     def _log_density(self, x: Tensor) -> Tensor:
         nu = self.df
         t = (x - self.location) / self.scale
-        log_z = (nu / 2).lgamma() - ((nu + 1) / 2).lgamma() + (nu * math.pi).log() / 2
+        log_z = _log_normaliser(nu.double()).to(nu.dtype)
         return -((nu + 1) / 2 * (t.square() / nu).log1p() + log_z + self.scale.log()).sum(-1)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -69,3 +69,15 @@ class StudentT(Distribution):
         angle = 2 * math.pi * self._uniform((n, self.dim), generator)
         radius = (self.df * (-2 / self.df * u.log()).expm1()).sqrt()
         return self.location + self.scale * radius * angle.cos()
+
+
+def _log_normaliser(nu: Tensor) -> Tensor:
+    """``log Gamma(nu / 2) - log Gamma((nu + 1) / 2) + log(nu pi) / 2``, in double precision.
+
+    From 1000 degrees of freedom on by its series in 1 / nu, since both log Gamma are large and
+    nearly equal there.
+    """
+    few = nu.clamp(max=1e3)
+    exact = (few / 2).lgamma() - ((few + 1) / 2).lgamma() + (few * math.pi).log() / 2
+    series = 0.5 * math.log(2 * math.pi) + 1 / (4 * nu) - 1 / (24 * nu**3)
+    return torch.where(nu < 1e3, exact, series)

@@ -14,6 +14,7 @@ from scorematching._checks import check_generator, check_share
 from scorematching._memory import in_chunks
 from scorematching.evaluation.estimate import Estimate, paired_difference
 from scorematching.evaluation.losses import score_matching_losses
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.evaluation.scores import field_at
 from scorematching.objectives import Objective
 
@@ -52,7 +53,7 @@ class Comparison:
     @property
     def better(self) -> str | None:
         """``"a"`` or ``"b"``; None if the data do not decide."""
-        if self.p_value > self.level:
+        if not self.p_value <= self.level:
             return None
         return "a" if self.difference.mean < 0 else "b"
 
@@ -95,7 +96,7 @@ def compare(
 
     Raises:
         TypeError: a model has no score that can be differentiated.
-        ValueError: there are fewer than two points.
+        ValueError: there are fewer than two points, or a loss is not finite.
 
     Example:
         >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
@@ -109,6 +110,8 @@ def compare(
     check_generator(generator, torch.empty(0))
     seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0
     losses = [_losses(model, X, objective, seed, max_memory) for model in (a, b)]
+    for name, values in zip("ab", losses):
+        _check_losses(values, name)
     return Comparison(
         paired_difference(*losses), Estimate.of(losses[0]), Estimate.of(losses[1]), level
     )
@@ -121,7 +124,17 @@ def _losses(
     field, x = field_at(model, X, whole_space=objective is None)
     if objective is None:
         return score_matching_losses(field, x, _BATCH_SIZE, max_memory).double().cpu()
+    check_repeats(field.model.evaluate, x, limited=max_memory is not None)
     generator = torch.Generator(x.device).manual_seed(seed)
     loss = partial(objective, field, generator=generator)
     with torch.no_grad():
         return in_chunks(loss, [x], _BATCH_SIZE, max_memory).double().cpu()
+
+
+def _check_losses(losses: Tensor, name: str) -> None:
+    bad = int((~losses.isfinite()).sum())
+    if bad:
+        raise ValueError(
+            f"{name} must have a finite loss at every point, got NaN or infinity at {bad} of "
+            f"{len(losses)}; leave out points where a model has no density, for both models"
+        )

@@ -25,6 +25,7 @@ from scorematching._checks import check_count, check_points, check_shape
 from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.evaluation.estimate import Estimate
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import Field, as_field
 from scorematching.objectives import ScoreMatching
 from scorematching.projections import Projection, Rademacher
@@ -150,6 +151,7 @@ def _in_batches(
     field = as_field(model)
     check_points(rows[0])
     check_count(limits[0], "batch_size", "it limits memory; 1024 suits most models")
+    check_repeats(field.model.evaluate, rows[0], limited=limits[1] is not None)
     with torch.no_grad():
         return in_chunks(lambda *batch: per_point(field, *batch), rows, *limits)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching._checks import check_points, check_shape
 from scorematching._memory import Budget, in_chunks
 from scorematching.distributions import Distribution
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import Field, LogDensityField, VectorField
 from scorematching.types import Vector
 
@@ -45,6 +46,7 @@ def scores_at(model: Any, x: Tensor, budget: Budget | None = None) -> Tensor:
             found = model.detach()
         else:
             score = score_function(model, x[: _BATCH_SIZE if budget is None else 1])
+            check_repeats(score, x, limited=budget is not None)
             found = in_chunks(score, [x], _BATCH_SIZE, budget)
     _check_scores(found, x)
     return found.flatten(1)

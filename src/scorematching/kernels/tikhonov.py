@@ -92,25 +92,28 @@ def _mixed(xi: Drift, z: Tensor) -> Tensor:
 def _nystrom(xi: Drift, z: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     """The a and c of least loss: ``-(F'F / M + lam Gamma)^-1 <., xi>`` for the basis (xi, k_bj).
 
-    F holds the gradients of the basis at the samples, Gamma its inner products. The basis is made
-    orthonormal first, which keeps the system as well conditioned as the problem.
+    F holds the gradients of the basis at the samples, Gamma its inner products. All functions are
+    scaled to norm one, so that none is lost in rounding errors of the others whatever the units,
+    and then made orthonormal, which keeps the system as well conditioned as the problem.
     """
     unit = 1 / xi.norm_square().sqrt()  # scales xi to norm one
-    gamma = _inner_products(xi, z, unit)
+    h = per_set(xi.kernel.bandwidth, xi.samples)  # scales k_bj, of norm 1 / h
+    gamma = _inner_products(xi, z, unit, h)
     basis = _inverse_root(gamma)
-    system = _squares(xi, z, unit, basis) / xi.samples.shape[-2]
+    system = _squares(xi, z, unit, h, basis) / xi.samples.shape[-2]
     factor, _ = torch.linalg.cholesky_ex(add_ridge(system, lam[..., None]))
     along = basis.mT @ gamma[..., :1] / unit[..., None, None]
     w = -(basis @ torch.cholesky_solve(along, factor))[..., 0]
-    return -w[..., 0] * unit, w[..., 1:].reshape(z.shape)
+    return -w[..., 0] * unit, (h[..., None] * w[..., 1:]).reshape(z.shape)
 
 
-def _inner_products(xi: Drift, z: Tensor, unit: Tensor) -> Tensor:
+def _inner_products(xi: Drift, z: Tensor, unit: Tensor, h: Tensor) -> Tensor:
     """Those of the basis: ``<xi, k_bj>`` is a derivative of xi, ``<k_bj, k_ci>`` one of k."""
-    border = unit[..., None] * xi.gradient(z).flatten(-2)
+    border = (unit * h)[..., None] * xi.gradient(z).flatten(-2)
     corner = torch.ones_like(border[..., :1])
     top = torch.cat([corner, border], -1)[..., None, :]
-    return torch.cat([top, torch.cat([border[..., None], _mixed(xi, z)], -1)], -2)
+    block = h[..., None, None] ** 2 * _mixed(xi, z)
+    return torch.cat([top, torch.cat([border[..., None], block], -1)], -2)
 
 
 def _inverse_root(gamma: Tensor) -> Tensor:
@@ -120,14 +123,14 @@ def _inverse_root(gamma: Tensor) -> Tensor:
     return vectors * torch.where(keep, values, 1.0).rsqrt().mul(keep)[..., None, :]
 
 
-def _squares(xi: Drift, z: Tensor, unit: Tensor, basis: Tensor) -> Tensor:
+def _squares(xi: Drift, z: Tensor, unit: Tensor, h: Tensor, basis: Tensor) -> Tensor:
     """``T'F'F T``, summed over chunks of the samples."""
     size = max(1, 2**24 // (xi.samples.shape[-1] * basis[..., 0].numel()))
 
     def square(rows: Tensor) -> Tensor:
         x = rows.movedim(0, -2)
         first = unit[..., None, None] * xi.gradient(x).flatten(-2)[..., None]
-        rest = xi.kernel.mixed(x, z).flatten(-2).flatten(-3, -2)
+        rest = h[..., None, None] * xi.kernel.mixed(x, z).flatten(-2).flatten(-3, -2)
         part = torch.cat([first, rest], -1) @ basis
         return part.mT @ part
 

@@ -5,7 +5,7 @@ of standard deviation sigma; step sizes are proportional to sigma.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -67,7 +67,7 @@ def noise_levels(largest: float, smallest: float, num: int) -> list[float]:
 def anneal(
     score: NoisyScore,
     x: Tensor,
-    sigmas: list[float],
+    sigmas: Iterable[float],
     step_size: float,
     num_steps: int = 100,
     generator: torch.Generator | None = None,
@@ -80,7 +80,7 @@ def anneal(
     Args:
         score: ``(x, sigma) -> (C, *event)``, of the data with noise of standard deviation sigma.
         x: initial positions of the chains, ``(C, *event)``.
-        sigmas: levels of noise, first to last, see `noise_levels`.
+        sigmas: levels of noise, first to last, see `noise_levels`; any sequence of numbers.
         step_size: h, at the last level.
         num_steps: steps at every level.
         generator: source of randomness; None is torch's default generator.
@@ -99,6 +99,7 @@ def anneal(
     check_batch(x)
     check_count(num_steps, "num_steps", "a hundred steps suit images")
     check_positive(step_size, "step_size", "a fifth of the last sigma is a start")
+    sigmas = [float(sigma) for sigma in sigmas]
     for sigma in sigmas or [0.0]:
         check_positive(sigma, "sigmas", "give levels of noise, as from noise_levels")
     sizes = [step_size * sigma / sigmas[-1] for sigma in sigmas]

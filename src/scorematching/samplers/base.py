@@ -125,6 +125,14 @@ def per_chain(value: Any, x: Tensor) -> Any:
     return value.reshape(-1, *[1] * event_axes(x)) if isinstance(value, Tensor) else value
 
 
+def step_sizes(step_size: float | Tensor, x: Tensor) -> Any:
+    """Step sizes in a shape that goes with x, and in its dtype, which chains keep.
+
+    `begin_adaptation` gives step sizes in double precision, on the CPU.
+    """
+    return per_chain(step_size.to(x) if isinstance(step_size, Tensor) else step_size, x)
+
+
 def check_step_size(step_size: Any, x: Tensor) -> None:
     """Require a positive number, or a tensor with one entry for each chain.
 

@@ -20,6 +20,7 @@ from scorematching.samplers.base import (
     check_step_size,
     per_chain,
     start,
+    step_sizes,
     target_of,
 )
 
@@ -108,7 +109,7 @@ def leapfrog(
         >>> state.x.item()
         2.0
     """
-    h = per_chain(step_size, state.x)
+    h = step_sizes(step_size, state.x)
     half = 0.5 * h
     x, log_density, score = state
     kick = half * score

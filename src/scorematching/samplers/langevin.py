@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scorematching._checks import check_batch, check_vector
 from scorematching._random import normal
-from scorematching.samplers.base import check_step_size, per_chain
+from scorematching.samplers.base import check_step_size, step_sizes
 from scorematching.types import Vector
 
 __all__ = ["LangevinInfo", "draw", "move", "step"]
@@ -60,7 +60,7 @@ def move(
     check_vector(s, x)
     # Detached, because a graph through all steps would fill the memory.
     x, s = x.detach(), s.detach()
-    h = per_chain(step_size, x)
+    h = step_sizes(step_size, x)
     return x + 0.5 * h * h * s + h * noise, LangevinInfo(s)
 
 

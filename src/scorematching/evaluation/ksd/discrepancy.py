@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from scorematching._checks import check_choice
+from scorematching._checks import check_choice, check_points
 from scorematching._memory import limited
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
@@ -54,6 +54,9 @@ def kernel_stein_discrepancy(
         True
     """
     check_choice(statistic, "statistic", ("u", "v"), '"u" is unbiased')
+    check_points(x)
+    if len(x) < 2:
+        raise ValueError(f"x must hold two points or more, got {len(x)}; the mean is over pairs")
     with limited(max_memory, "take fewer points") as budget:
         stein = SteinKernel.of(model, x, kernel, bandwidth, budget)
         if statistic == "u":

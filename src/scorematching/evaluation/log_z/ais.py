@@ -156,7 +156,7 @@ def ais(
         forces: that paths follow in place of the scores of start and end, see the module.
 
     Raises:
-        ValueError: a density returns NaN or plus infinity.
+        ValueError: a density returns NaN or plus infinity, or depends on other chains or the call.
         RuntimeError: a density cannot be recorded in a CUDA graph.
 
     Example:

@@ -9,6 +9,7 @@ from scorematching._graphs import on_side_stream, record
 from scorematching._memory import Budget, Chunks, joined
 from scorematching._random import uniform
 from scorematching.evaluation.log_z.weights import check_log_weights, log_densities
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.samplers import ForcedTarget, State, Target, adapt_step_size, hmc, target_of
 from scorematching.samplers.base import per_chain
 from scorematching.types import LogDensity, Vector
@@ -66,6 +67,7 @@ class Chains:
 
     def run(self, moves: int, capture: bool) -> None:
         """Run all transitions from start to end."""
+        check_repeats(self.densities[1], self.x[: self.rows], self.groups)
         with torch.no_grad():
             if self.adapts:
                 self.warm_up()

@@ -14,6 +14,7 @@ from scorematching._memory import Chunks, joined, limited
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.weights import LogSums, log_densities
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.types import LogDensity
 
 _BATCH_SIZE = 16384
@@ -80,7 +81,7 @@ def importance_log_z(
             depend on it, are then evaluated in parts.
 
     Raises:
-        ValueError: f returns NaN or plus infinity.
+        ValueError: f returns NaN or plus infinity, or depends on the batch or the call.
 
     Example:
         If the proposal is right up to a constant, one sample is enough.
@@ -93,11 +94,17 @@ def importance_log_z(
     check_distribution(proposal, "proposal")
     check_count(num, "num", "the paper takes 1000000")
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
-    sizes = [min(batch_size, num - done) for done in range(0, num, batch_size)]
     with limited(max_memory, "take a smaller batch_size") as budget:
         chunks = Chunks(batch_size, budget)
         weigh = functools.partial(_log_weights, log_density, proposal)
-        weights = (joined(chunks, weigh, [proposal.sample(n, generator)]) for n in sizes)
+
+        def draw_weights(done: int) -> Tensor:
+            x = proposal.sample(min(batch_size, num - done), generator)
+            if done == 0:
+                check_repeats(log_density, x, limited=max_memory is not None)
+            return joined(chunks, weigh, [x])
+
+        weights = map(draw_weights, range(0, num, batch_size))
         return LogZEstimate(*numbers(functools.reduce(LogSums.merge, map(LogSums.of, weights))))
 
 

@@ -12,6 +12,7 @@ from scorematching._memory import in_chunks
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.importance import LogZEstimate, check_effective
 from scorematching.evaluation.log_z.weights import log_densities
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.types import LogDensity
 
 _BATCH_SIZE = 16384
@@ -58,7 +59,8 @@ def log_likelihood(
         max_memory: bytes that may be taken beside model and points, which is measured.
 
     Raises:
-        ValueError: the effective sample size of log Z is too small.
+        ValueError: the effective sample size of log Z is too small, or the log-density of a point
+            depends on the batch or the call.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -73,6 +75,7 @@ def log_likelihood(
     check_points(x)
     check_count(batch_size, "batch_size", "it limits memory; 16384 suits most models")
     check_effective(log_z, min_effective)
+    check_repeats(log_density, x, limited=max_memory is not None)
     with torch.no_grad():
         values = in_chunks(partial(log_densities, log_density), [x], batch_size, max_memory)
     points = Estimate.of(values)

@@ -1,0 +1,58 @@
+"""Whether a model gives the same values for the same points, at every call and in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from scorematching.derivatives import verification
+from scorematching.derivatives.notices import other_values
+
+_FEW = 8
+"""Points that are evaluated alone."""
+
+
+def check_repeats(
+    model: Callable[[Tensor], Tensor], x: Tensor, groups: int = 1, limited: bool = False
+) -> None:
+    """Refuse a model that depends on the other points of a batch, or on the call.
+
+    Batch normalisation and dropout do so in training mode. A few points are evaluated twice, and
+    half of them alone.
+
+    Args:
+        model: ``(N, *event) -> (N, ...)`` for N a multiple of groups.
+        x: points ``(N, *event)``.
+        groups: number of consecutive points that belong together.
+        limited: evaluate four points only, because memory is limited.
+
+    Raises:
+        ValueError: if values differ.
+    """
+    few = groups * max(1, min(2 if limited else _FEW, len(x) // (2 * groups)))
+    points = x[: 2 * few]
+    with torch.no_grad(), verification.undone(model, x):
+        try:
+            first, again, part = (model(z) for z in (points, points, points[:few]))
+        except Exception:  # a context of N rows in a closure; other errors come up again
+            return
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        return  # refused where it is used
+    # Rounding of scores, which may be solutions of ill-conditioned systems, can be larger.
+    differ = _differ if first.ndim == 1 else verification.differ
+    if differ(again, first):
+        raise ValueError(
+            "the model must give the same values at every call with the same points, got values "
+            "that change from call to call (dropout in training mode?); call model.eval()"
+        )
+    if differ(part, first[:few]):
+        raise other_values(changes=False)
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    """Whether log-densities differ by more than rounding in batches of different sizes."""
+    finite = a.isfinite() & b.isfinite()
+    size = b[finite].abs().max() if bool(finite.any()) else 0.0
+    return bool(((a - b)[finite].abs() > 10 * torch.finfo(b.dtype).eps ** 0.5 * size).any())
