@@ -33,7 +33,7 @@ from scorematching.training.checkpoint_files import (
     write_tensors,
 )
 from scorematching.training.config import TrainConfig
-from scorematching.training.weights import split_like
+from scorematching.training.weights import assign, split_like
 
 logger = logging.getLogger("scorematching.training")
 
@@ -210,7 +210,10 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
     if which == "best":
         module.load_state_dict(tensors)
         return int(index["best_step"])
-    module.load_state_dict({**under("module", tensors), **under("average", tensors)})
+    module.load_state_dict(under("module", tensors))
+    average, own = under("average", tensors), dict(module.named_parameters())
+    # Not by load_state_dict: a shared parameter has an average under one of its names only.
+    assign([own[name] for name in average], list(average.values()))
     return int(index["step"])
 
 
