@@ -35,7 +35,7 @@ from scorematching.training.parallel import Parallel, Sharded
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import join, source_of_noise
 from scorematching.training.result import TrainResult
-from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.schedule import Schedule, rate_factor
 from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
@@ -160,8 +160,7 @@ class _Run:
         settings = {"total": state.total, "config": asdict(self.config)}
         event = "start" if found is None else "resume"
         self.log.write(event, state.step, {**settings, "executor": self.execute.name})
-        self.scheduler = make_scheduler(state.optimizer, self.config, state.total, state.step)
-        self.rate = float(state.optimizer.param_groups[0]["initial_lr"])
+        self.scheduler = Schedule(state.optimizer, self.config, state.total, state.step)
 
     def loop(self, shown: Display) -> None:
         """Train to the end."""
@@ -209,8 +208,14 @@ class _Run:
             loss = self.execute(batch)
         self.state.step += 1
         self.state.points += count_points(batch)
+        self.keep_rates()
         self.scheduler.step()
         self.state.losses.add(loss)
+
+    def keep_rates(self) -> None:
+        """Keep learning rates that a callback has set."""
+        if self.callbacks and self.scheduler.keep_changes():
+            self.state.rates = [float(rate) for rate in self.scheduler.base_lrs]
 
     def validate(self) -> tuple[float, float | None]:
         """The validation loss and its standard error; keeps the best weights."""
@@ -228,7 +233,8 @@ class _Run:
         """Record the steps since the last record."""
         state = self.state
         _require_held(state)
-        lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
+        factor = rate_factor(self.config, state.step - 1, state.total)
+        lr = float(self.scheduler.base_lrs[0]) * factor
         record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
         self.log.write("record", record.step, asdict(record))
@@ -242,6 +248,7 @@ class _Run:
         if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
+        self.keep_rates()
         if self.folder is not None:
             checkpoint = state.checkpoint()
             if self.ranks.is_main:
