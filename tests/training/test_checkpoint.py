@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import scorematching as sm
 from scorematching._files import own_checksum
+from scorematching.errors import DivergedError
 from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
 from tests.training.problems import (
     EVERYTHING,
@@ -323,3 +324,15 @@ def test_averages_of_shared_weights_are_loaded(tmp_path: Path) -> None:
     train(trained, sm.ScoreMatching(), points(), config, **options)
     load_weights(loaded, tmp_path, "last")
     assert torch.equal(parameters(loaded), parameters(trained))
+
+
+def test_a_mask_with_infinities_is_no_divergence(tmp_path: Path) -> None:
+    """There was no checkpoint, and the run was lost at its end."""
+    model = density()
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf], dtype=torch.float64))
+    options: Any = {"generator": seeded(1), "folder": tmp_path}
+    train(model, sm.ScoreMatching(), points(), TrainConfig(steps=3, batch_size=8), **options)
+    assert load_weights(model, tmp_path, "last") == 3
+    model.mask[0] = torch.nan
+    with pytest.raises(DivergedError):
+        train(model, sm.ScoreMatching(), points(), TrainConfig(steps=3, batch_size=8))
