@@ -336,3 +336,36 @@ def test_a_mask_with_infinities_is_no_divergence(tmp_path: Path) -> None:
     model.mask[0] = torch.nan
     with pytest.raises(DivergedError):
         train(model, sm.ScoreMatching(), points(), TrainConfig(steps=3, batch_size=8))
+
+
+def test_an_optimizer_over_other_parameters_is_refused(tmp_path: Path) -> None:
+    """Moments of one layer became those of another of the same shape, without a word."""
+
+    def run(order: list[int], steps: int, frozen: bool = False) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1))
+        model = model.append(nn.Flatten(0)).double()
+        model[3].requires_grad_(not frozen)
+
+        def grouped(given: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+            groups = [given[2 * i : 2 * i + 2] for i in order]
+            return torch.optim.Adam([{"params": group} for group in groups if group], lr=lr)
+
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "optimizer": grouped}
+        config = TrainConfig(steps, batch_size=8)
+        train(model, sm.ScoreMatching(), points(), config, resume=True, **options)
+
+    run([0, 1, 2], 2)
+    run([0, 1, 2], 3)
+    with pytest.raises(ValueError, match=r"got 2\.weight in place 0 instead of 0\.weight; freeze"):
+        run([1, 0, 2], 4)
+    with pytest.raises(ValueError, match="got 4 of them instead of 6"):
+        run([0, 1, 2], 4, frozen=True)
+
+
+def test_a_validated_run_is_not_resumed_without_validation(tmp_path: Path) -> None:
+    """It ended with the best weights of the steps before."""
+    options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+    first, longer = TrainConfig(4, batch_size=8), TrainConfig(8, batch_size=8)
+    train(density(), sm.ScoreMatching(), points(), first, validation=points(9), **options)
+    with pytest.raises(ValueError, match=r"validation must be given .* step 4, would count"):
+        train(density(), sm.ScoreMatching(), points(), longer, **options)

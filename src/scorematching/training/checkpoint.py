@@ -238,6 +238,25 @@ def require_class(optimizer: torch.optim.Optimizer, name: str | None) -> None:
         )
 
 
+def require_parameters(names: list[str], before: list[str] | None) -> None:
+    """Refuse the state of an optimiser over other parameters, or in another order.
+
+    Args:
+        names: of the optimiser's parameters, in its order.
+        before: those in the checkpoint; None if not known.
+    """
+    if before is None or names == before:
+        return
+    place = next((i for i, pair in enumerate(zip(names, before)) if pair[0] != pair[1]), None)
+    got = f"{len(names)} of them instead of {len(before)}"
+    if place is not None:
+        got = f"{names[place]} in place {place} instead of {before[place]}"
+    raise ValueError(
+        f"the optimiser must hold the parameters of the run that is resumed, in their order, got "
+        f"{got}; freeze the same parameters and form the same groups, or begin in another folder"
+    )
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:

@@ -21,7 +21,7 @@ from scorematching.fields import Field
 from scorematching.training.alternating import Loss
 from scorematching.training.arguments import check_arguments
 from scorematching.training.callbacks import Callback
-from scorematching.training.checkpoint import naming_values, previous, save
+from scorematching.training.checkpoint import Checkpoint, naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.early_stopping import mean_and_error
@@ -152,6 +152,7 @@ class _Run:
             found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
+            _check_validation(found, self.validation)
             with naming_values(self.folder):
                 state.restore(found)
             self.good, self.saved = snapshot(state.module), state.step
@@ -323,6 +324,16 @@ def _make_optimizer(
             "freeze parameters with requires_grad_(False)"
         )
     return optimizer
+
+
+def _check_validation(found: Checkpoint, validation: Any) -> None:
+    """Refuse to go on without validation: the best weights would stay those of earlier steps."""
+    if found.best is not None and validation is None:
+        raise ValueError(
+            "validation must be given to resume a run that had one, got None: its best weights, of "
+            f"step {found.state['best_step']}, would count as those of later steps; pass the same "
+            "validation"
+        )
 
 
 def _require_held(state: TrainState) -> None:

@@ -15,6 +15,7 @@ from scorematching.training.checkpoint import (
     optimizer_state,
     prefixed,
     require_class,
+    require_parameters,
     restore_optimizer,
     under,
 )
@@ -170,6 +171,7 @@ class TrainState:
             "recent": self.losses.recent,
             "optimizer": optimizer_state(self.optimizer)[1],
             "optimizer_class": type(self.optimizer).__name__,
+            "optimizer_parameters": self._names(),
             "config": asdict(self.config),
             "data": self.batches.summary,
             **({} if self.rates is None else {"rates": self.rates}),
@@ -180,6 +182,7 @@ class TrainState:
         """Take over the state in a checkpoint."""
         state, tensors, best = checkpoint
         require_class(self.optimizer, state.get("optimizer_class"))
+        require_parameters(self._names(), state.get("optimizer_parameters"))
         self.batches.compare(state.get("data"))
         self.best = None if best is None else split_state(best, self.module)
         self.module.load_state_dict(split_state(under("module", tensors), self.module))
