@@ -127,3 +127,14 @@ def test_call(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         train(**arguments)
     assert message in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batches_of_several_tensors_are_named(accumulate: int) -> None:
+    """As of DataLoader(TensorDataset(x)); the advice was to convert x to a tensor."""
+    config, data = TrainConfig(steps=1, accumulate=accumulate), [[points()]]
+    with pytest.raises(
+        TypeError, match=r"got list, .*transform=lambda batch, generator: batch\[0\]"
+    ):
+        train(density(), sm.ScoreMatching(), data, config)
+    train(density(), sm.ScoreMatching(), data, config, transform=lambda batch, generator: batch[0])

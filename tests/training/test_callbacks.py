@@ -11,6 +11,7 @@ import torch
 import scorematching as sm
 from scorematching.training import Callback, Record, TrainConfig, TrainState, train
 from scorematching.training import state as state_module
+from scorematching.training.schedule import learning_rate
 from tests.training.problems import (
     EVERYTHING,
     Interrupted,
@@ -156,3 +157,47 @@ def test_parameters_that_are_unfrozen_later_are_refused() -> None:
     model.net[0].requires_grad_(False)
     with pytest.raises(ValueError, match=r"got net\.0\.\w+, unfrozen later; train in two runs"):
         train(model, sm.ScoreMatching(), points(), CONFIG, callbacks=[Unfreeze()])
+
+
+class Slower(Callback):
+    """Divides the rate of the second group by ten, once, as torch's ReduceLROnPlateau does."""
+
+    def on_record(self, state: TrainState, record: Record) -> None:
+        if record.step == 4:
+            state.optimizer.param_groups[1]["lr"] *= 0.1
+
+
+def two_groups(parameters: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
+    own = {"params": parameters[:1], "lr": 2 * lr}
+    return torch.optim.Adam([own, {"params": parameters[1:]}], lr=lr)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_rates_that_a_callback_sets_hold(schedule: str, tmp_path: Path) -> None:
+    """The schedule set them back after one step; a resumed run knows them, too."""
+    config = TrainConfig(
+        steps=10, batch_size=8, lr=0.02, schedule=schedule, log_every=2, checkpoint_every=4
+    )
+    model, order = density(), seeded(0)
+    adam = two_groups(list(model.parameters()), config.lr)
+    batches = (b for _ in range(2) for b in points()[torch.randperm(40, generator=order)].split(8))
+    for step, batch in enumerate(batches):
+        rate = learning_rate(config, step, 10)
+        adam.param_groups[0]["lr"] = 2 * rate
+        adam.param_groups[1]["lr"] = rate * (0.1 if step >= 4 else 1.0)
+        adam.zero_grad()
+        sm.ScoreMatching()(model, batch).mean().backward()
+        adam.step()
+
+    def trained(folder: Path, transform: Any, resume: bool = False) -> torch.Tensor:
+        own, options = density(), {"optimizer": two_groups, "callbacks": [Slower()]}
+        options |= {"folder": folder, "transform": transform, "resume": resume}
+        train(own, sm.ScoreMatching(), points(), config, generator=seeded(0), **options)
+        return parameters(own)
+
+    keep = lambda batch, generator: batch  # noqa: E731
+    whole = trained(tmp_path / "whole", keep)
+    torch.testing.assert_close(whole, parameters(model), rtol=1e-12, atol=1e-12)
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "run", interrupted(6, keep))
+    assert torch.equal(trained(tmp_path / "run", keep, resume=True), whole)

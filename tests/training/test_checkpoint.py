@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import scorematching as sm
 from scorematching._files import own_checksum
+from scorematching.errors import DivergedError
 from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
 from tests.training.problems import (
     EVERYTHING,
@@ -260,3 +262,110 @@ def test_folder_of_another_run(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").write_text(json.dumps(sealed))
     with pytest.raises(ValueError, match="format 0"):
         run_everything(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_shuffling_loader_is_resumed(own: bool, tmp_path: Path) -> None:
+    """It draws from torch's own generator or from its own; the epoch had rows twice and never."""
+
+    def run(folder: Path, stop: int = 100, resume: bool = False, seed: int = 3) -> Tensor:
+        model, g = density(), seeded(7) if own else None
+        loader = DataLoader(points(), batch_size=8, shuffle=True, generator=g)
+        config, transform = TrainConfig(steps=13, checkpoint_every=4), interrupted(stop)
+        options: Any = {"folder": folder, "resume": resume, "transform": transform}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            train(model, sm.ScoreMatching(), loader, config, generator=seeded(1), **options)
+        return parameters(model)
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, stop=10)
+    assert torch.equal(run(tmp_path, resume=True, seed=4), run(tmp_path / "whole"))
+
+
+def test_a_loader_of_unknown_length_trains_for_steps() -> None:
+    class Endless(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            return iter(points())
+
+    loader = DataLoader(Endless(), batch_size=8)
+    assert train(density(), sm.ScoreMatching(), loader, TrainConfig(steps=7)).steps == 7
+    with pytest.raises(ValueError, match="steps must be given"):
+        train(density(), sm.ScoreMatching(), loader, TrainConfig(epochs=1))
+
+
+def test_other_data_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def run(data: Tensor, steps: int = 4) -> None:
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+        train(density(), sm.ScoreMatching(), data, TrainConfig(steps, batch_size=8), **options)
+
+    run(points())
+    run(points() * (1 + 1e-15), 6)  # computed on another machine
+    assert not caplog.records
+    with pytest.raises(ValueError, match=r"got rows 41 \(was 40\); begin another run"):
+        run(points(41))
+    run(2 * points())
+    assert "are not those of the run that is resumed" in caplog.text
+
+
+def test_averages_of_shared_weights_are_loaded(tmp_path: Path) -> None:
+    """A shared weight has two names in the module and one among the averages."""
+
+    def shared() -> nn.Module:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1))
+        model[2].weight = model[0].weight
+        for p in model.parameters():
+            nn.init.normal_(p, generator=seeded(0))
+        return model.append(nn.Flatten(0)).double()
+
+    trained, loaded = shared(), shared()
+    config = TrainConfig(steps=6, batch_size=8, lr=0.1, ema_decay=0.8)
+    options: Any = {"generator": seeded(1), "folder": tmp_path}
+    train(trained, sm.ScoreMatching(), points(), config, **options)
+    load_weights(loaded, tmp_path, "last")
+    assert torch.equal(parameters(loaded), parameters(trained))
+
+
+def test_a_mask_with_infinities_is_no_divergence(tmp_path: Path) -> None:
+    """There was no checkpoint, and the run was lost at its end."""
+    model = density()
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf], dtype=torch.float64))
+    options: Any = {"generator": seeded(1), "folder": tmp_path}
+    train(model, sm.ScoreMatching(), points(), TrainConfig(steps=3, batch_size=8), **options)
+    assert load_weights(model, tmp_path, "last") == 3
+    model.mask[0] = torch.nan
+    with pytest.raises(DivergedError):
+        train(model, sm.ScoreMatching(), points(), TrainConfig(steps=3, batch_size=8))
+
+
+def test_an_optimizer_over_other_parameters_is_refused(tmp_path: Path) -> None:
+    """Moments of one layer became those of another of the same shape, without a word."""
+
+    def run(order: list[int], steps: int, frozen: bool = False) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1))
+        model = model.append(nn.Flatten(0)).double()
+        model[3].requires_grad_(not frozen)
+
+        def grouped(given: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+            groups = [given[2 * i : 2 * i + 2] for i in order]
+            return torch.optim.Adam([{"params": group} for group in groups if group], lr=lr)
+
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "optimizer": grouped}
+        config = TrainConfig(steps, batch_size=8)
+        train(model, sm.ScoreMatching(), points(), config, resume=True, **options)
+
+    run([0, 1, 2], 2)
+    run([0, 1, 2], 3)
+    with pytest.raises(ValueError, match=r"got 2\.weight in place 0 instead of 0\.weight; freeze"):
+        run([1, 0, 2], 4)
+    with pytest.raises(ValueError, match="got 4 of them instead of 6"):
+        run([0, 1, 2], 4, frozen=True)
+
+
+def test_a_validated_run_is_not_resumed_without_validation(tmp_path: Path) -> None:
+    """It ended with the best weights of the steps before."""
+    options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+    first, longer = TrainConfig(4, batch_size=8), TrainConfig(8, batch_size=8)
+    train(density(), sm.ScoreMatching(), points(), first, validation=points(9), **options)
+    with pytest.raises(ValueError, match=r"validation must be given .* step 4, would count"):
+        train(density(), sm.ScoreMatching(), points(), longer, **options)

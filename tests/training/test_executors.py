@@ -142,14 +142,14 @@ def test_clipping_average_and_both_rates_matter() -> None:
 
 def test_a_lost_rate_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the schedule sets one rate for all groups."""
-    real = loop_module.make_scheduler
+    real = loop_module.Schedule
 
     def planted(optimizer: torch.optim.Optimizer, config: TrainConfig, *rest: int) -> Any:
         for group in optimizer.param_groups:
             group["lr"] = config.lr
         return real(optimizer, config, *rest)
 
-    monkeypatch.setattr(loop_module, "make_scheduler", planted)
+    monkeypatch.setattr(loop_module, "Schedule", planted)
     with pytest.raises(AssertionError):
         assert_same_run(run("eager"), by_hand())
 

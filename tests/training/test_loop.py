@@ -458,3 +458,18 @@ def test_divergence_is_seen_though_losses_are_read_later() -> None:
         train(model, sm.ScoreMatching(), x, config)
     assert 2 <= caught.value.step < 40
     assert torch.equal(parameters(model).cpu(), parameters(density().float()))
+
+
+@pytest.mark.parametrize("reduce", [lambda x: x.mean(), lambda x: x], ids=["mean", "coordinates"])
+def test_parts_need_the_loss_of_every_point(reduce: Any) -> None:
+    """A mean of each part counted as the loss of one point: the gradient was far too small."""
+
+    def loss(model: Any, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return reduce((batch - model.weight).square())
+
+    model, config = torch.nn.Linear(2, 1).double(), TrainConfig(steps=1, batch_size=8)
+    train(model, loss, points(), config)
+    with pytest.raises(ValueError, match=r"the loss of every point, of shape \(4,\), got shape"):
+        train(model, loss, points(), TrainConfig(steps=1, batch_size=8, accumulate=2))
+    with pytest.raises(ValueError, match="the objective must return the loss of every point"):
+        train(model, loss, points(), config, validation=points())

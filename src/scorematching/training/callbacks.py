@@ -14,9 +14,10 @@ class Callback:
     ``on_end``        at the end, with the final weights; not after an error
     ================  =========================================================================
 
-    A method may read the state and end the run by ``state.stop()``. It must not draw from the run's
-    generator, or a resumed run would draw other numbers. Reading values from a GPU waits for the
-    device, which in ``on_step`` takes time.
+    A method may read the state, end the run by ``state.stop()``, and set learning rates in
+    ``state.optimizer.param_groups``, which then hold, times the schedule. It must not draw from the
+    run's generator, or a resumed run would draw other numbers. Reading values from a GPU waits for
+    the device, which in ``on_step`` takes time.
 
     Example:
         >>> import torch

@@ -33,7 +33,7 @@ from scorematching.training.checkpoint_files import (
     write_tensors,
 )
 from scorematching.training.config import TrainConfig
-from scorematching.training.weights import split_like
+from scorematching.training.weights import assign, split_like
 
 logger = logging.getLogger("scorematching.training")
 
@@ -210,7 +210,10 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
     if which == "best":
         module.load_state_dict(tensors)
         return int(index["best_step"])
-    module.load_state_dict({**under("module", tensors), **under("average", tensors)})
+    module.load_state_dict(under("module", tensors))
+    average, own = under("average", tensors), dict(module.named_parameters())
+    # Not by load_state_dict: a shared parameter has an average under one of its names only.
+    assign([own[name] for name in average], list(average.values()))
     return int(index["step"])
 
 
@@ -233,6 +236,25 @@ def require_class(optimizer: torch.optim.Optimizer, name: str | None) -> None:
             f"optimizer must be {name} to resume this run, got {own}, whose state is another; give "
             "the same optimiser, or another folder to begin anew"
         )
+
+
+def require_parameters(names: list[str], before: list[str] | None) -> None:
+    """Refuse the state of an optimiser over other parameters, or in another order.
+
+    Args:
+        names: of the optimiser's parameters, in its order.
+        before: those in the checkpoint; None if not known.
+    """
+    if before is None or names == before:
+        return
+    place = next((i for i, pair in enumerate(zip(names, before)) if pair[0] != pair[1]), None)
+    got = f"{len(names)} of them instead of {len(before)}"
+    if place is not None:
+        got = f"{names[place]} in place {place} instead of {before[place]}"
+    raise ValueError(
+        f"the optimiser must hold the parameters of the run that is resumed, in their order, got "
+        f"{got}; freeze the same parameters and form the same groups, or begin in another folder"
+    )
 
 
 def restore_optimizer(

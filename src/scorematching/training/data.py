@@ -1,6 +1,8 @@
 """Batches, epoch after epoch, from where a run was interrupted."""
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -11,6 +13,8 @@ from scorematching._checks import check_points, check_type
 from scorematching.training.config import TrainConfig
 from scorematching.training.ranks import Ranks
 from scorematching.training.streams import Stream
+
+logger = logging.getLogger("scorematching.training")
 
 Transform = Callable[[Any, torch.Generator], Any]
 """Makes points of a batch of data, ``(batch, generator) -> batch``, with new noise each time."""
@@ -32,6 +36,8 @@ class Batches:
         epoch: number of epochs completed.
         position: number of batches drawn in this one.
         start: state of the generator at its beginning.
+        sources: other generators that an iterable may draw from, such as that of a `DataLoader`.
+        source_starts: their states at the beginning of this epoch.
     """
 
     def __init__(
@@ -46,6 +52,9 @@ class Batches:
         self.config, self.ranks = config, ranks
         self.generator, self.transform = generator, transform
         self.epoch, self.position, self.start = 0, 0, generator.get_state()
+        self.sources = _sources(data, generator)
+        self.source_starts: dict[str, Tensor] = {}
+        self.unused = {name: g.get_state() for name, g in self.sources.items()}
         self.compared = -1
         if isinstance(data, Tensor) and transform is None:
             check_points(data, "data")
@@ -58,7 +67,7 @@ class Batches:
     def per_epoch(self) -> int | None:
         """Batches in an epoch; None if unknown."""
         if not isinstance(self.data, Tensor | Stream):
-            return len(self.data) if isinstance(self.data, Sized) else None
+            return _length(self.data)
         full, rest = divmod(len(self.data), self.config.batch_size)
         return full if self.config.drop_last else full + (rest > 0)
 
@@ -81,13 +90,37 @@ class Batches:
         """The rest of the current epoch."""
         if self.position == 0:
             self.start = self.generator.get_state()
+            self.source_starts = {name: g.get_state() for name, g in self.sources.items()}
             return self._rows()
-        # In the middle of an epoch: shuffle as at its beginning, then restore the generator.
-        now = self.generator.get_state()
+        # In the middle of an epoch: shuffle as at its beginning, then restore the generators.
+        # That of a loader is left: other processes of it may have drawn from it ahead of the run.
+        default = self.sources.get("default", self.generator)
+        now, default_now = self.generator.get_state(), default.get_state()
         self.generator.set_state(self.start)
+        for name, state in self.source_starts.items():
+            self.sources[name].set_state(state)
         rows = self._rows(self.position)
+        default.set_state(default_now)
         self.generator.set_state(now)
         return rows
+
+    def source_states(self) -> dict[str, Tensor]:
+        """States of the other generators that were drawn from, for a checkpoint."""
+        found = {}
+        for name, generator in self.sources.items():
+            now, before = generator.get_state(), self.unused.get(name)
+            if before is None or not torch.equal(now, before):
+                found[f"{name} at epoch"] = self.source_starts[name]
+                found[f"{name} of data"] = now
+        return found
+
+    def restore_sources(self, states: Mapping[str, Tensor]) -> None:
+        """Take over such states; those of earlier versions have none."""
+        for name, generator in self.sources.items():
+            if f"{name} at epoch" in states:
+                self.source_starts[name] = states[f"{name} at epoch"]
+                generator.set_state(states[f"{name} of data"])
+                del self.unused[name]
 
     def _compare(self, batch: Any) -> None:
         """Require the same batch in all processes, once in every epoch.
@@ -122,10 +155,73 @@ class Batches:
         used = count - count % size if drop_last else count
         return iter(order[:used].to(self.data.device).split(size)[start:])
 
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """What tells data of another run; None for an iterable."""
+        if isinstance(self.data, Stream):
+            return self.data.summary()
+        return summarise(self.data) if isinstance(self.data, Tensor) else None
+
+    def compare(self, before: Mapping[str, Any] | None) -> None:
+        """Require the data of a checkpoint, whose order is continued; None if not known.
+
+        Raises:
+            ValueError: if their number, shape or order is another.
+        """
+        now = self.summary
+        if now is None or before is None:
+            return
+        values = ("mean", "std")
+        changed = [k for k in now if k not in values and now[k] != before.get(k)]
+        if changed:
+            words = (f"{k} {now[k]} (was {before.get(k)})" for k in changed)
+            raise ValueError(
+                f"data must be that of the run that is resumed, got {', '.join(words)}; begin "
+                "another run in another folder"
+            )
+        if any(abs(now[k] - before[k]) > 1e-5 * before["std"] for k in values if k in now):
+            logger.warning(
+                "the data are not those of the run that is resumed: their first rows have mean "
+                "%.6g and standard deviation %.6g (were %.6g and %.6g); if that is not meant, "
+                "begin another run in another folder",
+                *(numbers[k] for numbers in (now, before) for k in values),
+            )
+
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
         batch = map_tensors(lambda x: x.to(self.ranks.device, non_blocking=True), batch)
         return batch if self.transform is None else self.transform(batch, self.generator)
+
+
+def summarise(data: Tensor, rows: int = 1000) -> dict[str, Any]:
+    """Number and shape of points, mean and standard deviation of finite numbers in the first ones.
+
+    Example:
+        >>> summarise(torch.tensor([[1.0], [3.0]]))
+        {'rows': 2, 'event': [1], 'mean': 2.0, 'std': 1.0}
+    """
+    first = data[:rows].double()
+    first = first[first.isfinite()] if first.isfinite().any() else first.new_zeros(1)
+    mean, std = float(first.mean()), float(first.std(correction=0))
+    return {"rows": len(data), "event": list(data.shape[1:]), "mean": mean, "std": std}
+
+
+def _sources(data: Any, generator: torch.Generator) -> dict[str, torch.Generator]:
+    """The generators besides the run's own that an iterable may draw from while it shuffles."""
+    if isinstance(data, Tensor | Stream):
+        return {}
+    owners = (data, getattr(data, "sampler", None))
+    own = [g for o in owners if isinstance(g := getattr(o, "generator", None), torch.Generator)]
+    found = {"default": torch.default_generator} | ({"loader": own[0]} if own else {})
+    return {name: g for name, g in found.items() if g is not generator}
+
+
+def _length(data: Any) -> int | None:
+    """Batches in an iterable; None if unknown, as in a `DataLoader` of an `IterableDataset`."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:
+        return None
 
 
 def on_device(data: Tensor, device: torch.device) -> Tensor:

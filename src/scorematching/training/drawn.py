@@ -155,10 +155,12 @@ class ObjectiveLoss(DrawnLoss):
 
     def __call__(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
         """The loss of every point, ``(N,)``, after the checks of the objective."""
+        _require_tensor(batch)
         return self.objective(model, batch, generator=generator)
 
     def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
         """The noise of the objective; None if there is none."""
+        _require_tensor(batch)
         return self.objective.draw(batch, generator)
 
     def loss(self, model: Any, batch: Any, noise: Any) -> Tensor:
@@ -168,3 +170,12 @@ class ObjectiveLoss(DrawnLoss):
     def share(self, noise: Any, batch: Any, rows: slice) -> Any:
         """The noise of some points of a batch."""
         return self.objective.share(noise, batch, rows)
+
+
+def _require_tensor(batch: Any) -> None:
+    if isinstance(batch, tuple | list | dict):
+        take = "batch[name]" if isinstance(batch, dict) else "batch[0]"
+        raise TypeError(
+            f"batches must be tensors for an Objective, got {type(batch).__name__}, as of a "
+            f"DataLoader of several tensors; pass transform=lambda batch, generator: {take}"
+        )

@@ -21,7 +21,7 @@ from scorematching.fields import Field
 from scorematching.training.alternating import Loss
 from scorematching.training.arguments import check_arguments
 from scorematching.training.callbacks import Callback
-from scorematching.training.checkpoint import naming_values, previous, save
+from scorematching.training.checkpoint import Checkpoint, naming_values, previous, save
 from scorematching.training.config import TrainConfig
 from scorematching.training.data import Batches, Transform, count_points
 from scorematching.training.early_stopping import mean_and_error
@@ -35,7 +35,7 @@ from scorematching.training.parallel import Parallel, Sharded
 from scorematching.training.progress import Display, Log, Record, display
 from scorematching.training.ranks import join, source_of_noise
 from scorematching.training.result import TrainResult
-from scorematching.training.schedule import make_scheduler, rate_factor
+from scorematching.training.schedule import Schedule, rate_factor
 from scorematching.training.sharing import SharedGradients
 from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
@@ -152,6 +152,7 @@ class _Run:
             found = previous(self.folder, resume, self.config)
             self.ranks.wait()
         if found is not None:
+            _check_validation(found, self.validation)
             with naming_values(self.folder):
                 state.restore(found)
             self.good, self.saved = snapshot(state.module), state.step
@@ -160,8 +161,7 @@ class _Run:
         settings = {"total": state.total, "config": asdict(self.config)}
         event = "start" if found is None else "resume"
         self.log.write(event, state.step, {**settings, "executor": self.execute.name})
-        self.scheduler = make_scheduler(state.optimizer, self.config, state.total, state.step)
-        self.rate = float(state.optimizer.param_groups[0]["initial_lr"])
+        self.scheduler = Schedule(state.optimizer, self.config, state.total, state.step)
 
     def loop(self, shown: Display) -> None:
         """Train to the end."""
@@ -209,8 +209,14 @@ class _Run:
             loss = self.execute(batch)
         self.state.step += 1
         self.state.points += count_points(batch)
+        self.keep_rates()
         self.scheduler.step()
         self.state.losses.add(loss)
+
+    def keep_rates(self) -> None:
+        """Keep learning rates that a callback has set."""
+        if self.callbacks and self.scheduler.keep_changes():
+            self.state.rates = [float(rate) for rate in self.scheduler.base_lrs]
 
     def validate(self) -> tuple[float, float | None]:
         """The validation loss and its standard error; keeps the best weights."""
@@ -228,7 +234,8 @@ class _Run:
         """Record the steps since the last record."""
         state = self.state
         _require_held(state)
-        lr = self.rate * rate_factor(self.config, state.step - 1, state.total)
+        factor = rate_factor(self.config, state.step - 1, state.total)
+        lr = float(self.scheduler.base_lrs[0]) * factor
         record = Record(state.step, state.losses.mean(), lr, state.seconds, *validation)
         state.history.append(record)
         self.log.write("record", record.step, asdict(record))
@@ -242,6 +249,7 @@ class _Run:
         if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
         self.good, self.saved = snapshot(state.module), state.step
+        self.keep_rates()
         if self.folder is not None:
             checkpoint = state.checkpoint()
             if self.ranks.is_main:
@@ -316,6 +324,16 @@ def _make_optimizer(
             "freeze parameters with requires_grad_(False)"
         )
     return optimizer
+
+
+def _check_validation(found: Checkpoint, validation: Any) -> None:
+    """Refuse to go on without validation: the best weights would stay those of earlier steps."""
+    if found.best is not None and validation is None:
+        raise ValueError(
+            "validation must be given to resume a run that had one, got None: its best weights, of "
+            f"step {found.state['best_step']}, would count as those of later steps; pass the same "
+            "validation"
+        )
 
 
 def _require_held(state: TrainState) -> None:

@@ -142,6 +142,19 @@ class _Touch(torch.autograd.Function):
         return gradient, *zeros
 
 
+def require_losses(losses: Tensor, points: int) -> None:
+    """Require one loss per point, where sums of them are taken.
+
+    Raises:
+        ValueError: for a mean, or for one loss per coordinate.
+    """
+    if losses.numel() != points:
+        raise ValueError(
+            f"the objective must return the loss of every point, of shape ({points},), got shape "
+            f"{tuple(losses.shape)}; leave out .mean(), and sum over the axes of a point"
+        )
+
+
 def module_of(model: Any) -> nn.Module:
     """The module that is trained: the model itself, or the one inside a field."""
     module = model.model.call if isinstance(model, Field) else model

@@ -1,8 +1,10 @@
 """Learning rates: one factor per step, which multiplies the own rate of every parameter group."""
 
 import math
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from scorematching.training.config import TrainConfig
@@ -36,13 +38,40 @@ def learning_rate(config: TrainConfig, step: int, total: int) -> float:
     return config.lr * rate_factor(config, step, total)
 
 
-def make_scheduler(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, total: int, done: int
-) -> LambdaLR:
+class Schedule(LambdaLR):
     """The schedule, with the rates of step ``done`` set; ``step()`` sets those of the next.
 
     A rate that is a tensor is changed in place, as CUDA graphs need it.
     """
-    for group in optimizer.param_groups:
-        group["initial_lr"] = float(group["lr"])  # a number: rates are computed off the device
-    return LambdaLR(optimizer, lambda step: rate_factor(config, step, total), done - 1)
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, config: TrainConfig, total: int, done: int
+    ) -> None:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = float(group["lr"])  # a number: rates are computed off the device
+        super().__init__(optimizer, lambda step: rate_factor(config, step, total), done - 1)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Set the rates of the next step."""
+        super().step(epoch)
+        self.set_rates = self._rates()
+
+    def keep_changes(self) -> bool:
+        """Let rates that a callback has set hold from now on, times the factor of the schedule.
+
+        Returns:
+            Whether there were any.
+        """
+        groups, rates = self.optimizer.param_groups, self._rates()
+        changed = [i for i, rate in enumerate(rates) if rate != self.set_rates[i]]
+        for i in changed:
+            factor = self.lr_lambdas[i](self.last_epoch)
+            if factor:  # zero after the last step of a cosine
+                groups[i]["initial_lr"] = self.base_lrs[i] = float(groups[i]["lr"]) / factor
+        self.set_rates = rates
+        return bool(changed)
+
+    def _rates(self) -> list[Any]:
+        """The rates; of tensors the number of their changes, since reading waits for the device."""
+        rates = (group["lr"] for group in self.optimizer.param_groups)
+        return [(rate._version,) if isinstance(rate, Tensor) else rate for rate in rates]

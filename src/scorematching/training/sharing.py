@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scorematching.training.data import Batches, count_points, take_rows
-from scorematching.training.losses import LossModule
+from scorematching.training.losses import LossModule, require_losses
 from scorematching.training.parallel import Parallel
 from scorematching.training.step import Gradients
 
@@ -50,6 +50,7 @@ class SharedGradients(Gradients):
             with self.parallel.backward_pass(last=part == self.parts - 1):
                 mine = take_rows(batch, rows, points)
                 losses = self.parallel.losses(mine, phase, shared, source)
+                require_losses(losses, count_points(mine))
                 loss = losses.sum() * (count / points)
                 loss.backward()
             total.append(loss.detach())

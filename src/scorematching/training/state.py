@@ -15,6 +15,7 @@ from scorematching.training.checkpoint import (
     optimizer_state,
     prefixed,
     require_class,
+    require_parameters,
     restore_optimizer,
     under,
 )
@@ -50,6 +51,7 @@ class TrainState:
         history: the records so far.
         stopping: the best validation so far.
         best: its weights; None before the first validation.
+        rates: learning rates of parameter groups that a callback has set; None where none has.
 
     Example:
         >>> from scorematching.training import Callback
@@ -72,6 +74,7 @@ class TrainState:
             self.config.patience, min_improvement=self.config.min_improvement
         )
         self.best: dict[str, Tensor] | None = None
+        self.rates: list[float] | None = None
         self._stopped, self._began = False, time.perf_counter()
         self._default_before: Tensor | None = self._default.get_state()
 
@@ -130,6 +133,7 @@ class TrainState:
             "epoch": self.batches.start,
             "validation": self.validation_noise,
             **self._drawn_by_layers(),
+            **self.batches.source_states(),
         }
         reference = self.stopping.reference  # losses that later ones are compared with
         tensors = {
@@ -167,7 +171,10 @@ class TrainState:
             "recent": self.losses.recent,
             "optimizer": optimizer_state(self.optimizer)[1],
             "optimizer_class": type(self.optimizer).__name__,
+            "optimizer_parameters": self._names(),
             "config": asdict(self.config),
+            "data": self.batches.summary,
+            **({} if self.rates is None else {"rates": self.rates}),
             "history": [asdict(record) for record in self.history],
         }
 
@@ -175,18 +182,27 @@ class TrainState:
         """Take over the state in a checkpoint."""
         state, tensors, best = checkpoint
         require_class(self.optimizer, state.get("optimizer_class"))
+        require_parameters(self._names(), state.get("optimizer_parameters"))
+        self.batches.compare(state.get("data"))
         self.best = None if best is None else split_state(best, self.module)
         self.module.load_state_dict(split_state(under("module", tensors), self.module))
         average = under("average", tensors)
         for kept, name in zip(self.average, self._names()):
             kept.copy_(split_like(average[name], kept))
         restore_optimizer(self.optimizer, under("optimizer", tensors), state["optimizer"])
+        self.rates = state.get("rates")
+        for group, rate in zip(self.optimizer.param_groups, self.rates or []):
+            if isinstance(group["lr"], Tensor):  # which a CUDA graph reads
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         # Copied, since torch requires aligned memory of a state, and a row may not be aligned.
         states = {name: rows[0].clone() for name, rows in under("generator", tensors).items()}
         self.generator.set_state(states["now"])
         if "default" in states and self.ranks.count == state["processes"] == 1:
             self._default.set_state(states["default"])
             self._default_before = None
+        self.batches.restore_sources(states)
         self.batches.start, self.validation_noise = states["epoch"], states["validation"]
         self.batches.epoch, self.batches.position = state["epoch"], state["position"]
         self.stopping = replace(

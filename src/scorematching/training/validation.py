@@ -11,7 +11,8 @@ from scorematching._checks import check_points, check_type
 from scorematching.fields import as_field
 from scorematching.objectives import Objective
 from scorematching.training.alternating import Loss
-from scorematching.training.data import Batches
+from scorematching.training.data import Batches, count_points
+from scorematching.training.losses import require_losses
 from scorematching.training.memory import Parts
 
 Validation = Tensor | Callable[[Any], float | Tensor]
@@ -39,7 +40,10 @@ def make_validation(
     x = validation.to(like.ranks.device)
 
     def losses(part: Tensor) -> Tensor:
-        return _losses(model, objective, like.prepare(part), like)
+        batch = like.prepare(part)
+        found = _losses(model, objective, batch, like)
+        require_losses(found, len(found) if found.ndim else count_points(batch))
+        return found.flatten()
 
     if like.ranks.count > 1:  # all processes must have the same parts
         return lambda: torch.cat([losses(part) for part in x.split(_CHUNK)]).double()

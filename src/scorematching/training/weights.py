@@ -20,9 +20,17 @@ def split_state(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Ten
 
 
 def is_finite(module: nn.Module) -> bool:
-    """Whether all weights and buffers that this process holds are finite."""
-    values = [local(v) for v in module.state_dict().values() if v.is_floating_point()]
-    return bool(torch.stack([v.isfinite().all() for v in values]).all())
+    """Whether all weights that this process holds are finite, and no buffer is NaN.
+
+    Buffers may hold infinities, as masks of attention do.
+    """
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    found = [
+        local(value).isfinite().all() if name in weights else ~local(value).isnan().any()
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    ]
+    return bool(torch.stack(found).all())
 
 
 def assign(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:

@@ -127,3 +127,22 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="must not change while it is read"):
         list(stream.batches(10, seed=0))
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n3,\n", "a,b\n1,2\n3,inf\n"])
+def test_missing_numbers_in_text_are_found_before_training(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"got (nan|inf) in row 1, column 'b'"):
+        open_stream(path)
+
+
+@pytest.mark.parametrize("first", [",2", "NA,2.5", "1, ?"])
+def test_a_first_row_with_missing_values_is_no_line_of_names(first: str, tmp_path: Path) -> None:
+    """It was lost: the columns were called "NA" and "2.5"."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"{first}\n1,2\n")
+    with pytest.raises(ValueError, match="numbers with missing values"):
+        open_stream(path)
+    path.write_text("id,2019\n1,2\n")
+    assert open_stream(path).columns == ("id", "2019")

@@ -237,3 +237,32 @@ def test_too_few_rows(tmp_path: Path) -> None:
     model = sm.models.MLPDensity(dim=3).double()
     with pytest.raises(ValueError, match="batch_size must be at most the number of points, 60"):
         train(model, sm.ScoreMatching(), opened("npy", tmp_path, numbers()), config)
+
+
+def test_columns_that_single_precision_rounds_are_not_standardised(tmp_path: Path) -> None:
+    """Times in seconds since 1970: all of them were zero after scaling."""
+    x = numbers() * [1.0, 1.0, 10.0] + [0.0, 1.7e9, 0.0]
+    path = WRITERS["parquet"](tmp_path / "x", x)
+    with pytest.raises(ValueError, match=r"got torch\.float32 for column 'x1' in .*float64"):
+        open_stream(path).standardise()
+    found = open_stream(path, dtype=torch.float64)
+    scaled = found.standardise()(torch.cat(list(found.batches(6, seed=0))))
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(3, dtype=torch.float64))
+
+
+def test_another_order_of_rows_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other windows, as of another max_memory, would repeat some rows of the epoch."""
+    path = WRITERS["npy"](tmp_path / "x", points(40).numpy())
+
+    def run(steps: int) -> None:
+        data, config = open_stream(path, dtype=torch.float64), TrainConfig(steps, batch_size=6)
+        options = {"generator": seeded(0), "folder": tmp_path / "run", "resume": True}
+        train(density(), sm.ScoreMatching(), data, config, **options)  # type: ignore[arg-type]
+
+    run(4)
+    run(5)
+    monkeypatch.setattr(stream, "_blocks_per_window", lambda *given: 2)
+    with pytest.raises(ValueError, match=r"max_memory, 2 \(was 3\)"):
+        run(6)

@@ -13,6 +13,9 @@ from torch import Tensor
 from scorematching.training.streams.arrow import import_arrow, to_rows
 from scorematching.training.streams.source import BLOCK_BYTES, Source, choose_columns
 
+MISSING = ("", "na", "n/a", "null", "none", "?", "-")
+"""Fields, in small letters, that are no names beside numbers."""
+
 
 class Piece(NamedTuple):
     """A part of a file that begins and ends with a line."""
@@ -40,10 +43,14 @@ class CsvSource(Source):
         self.names, skipped = _names(path, first, delimiter)
         self.columns = choose_columns(path, self.names, columns)
         self.event, self.row_bytes = (len(self.columns),), 16 * len(self.names)
-        pieces = list(_pieces(path, len(first.encode()) if skipped else 0, 1 + skipped))
-        sizes = [len(self.parse(piece)) for piece in pieces]
-        self.pieces = [piece for piece, size in zip(pieces, sizes) if size]
-        self.sizes = [size for size in sizes if size]
+        self.pieces, self.sizes, count = [], [], 0
+        for piece in _pieces(path, len(first.encode()) if skipped else 0, 1 + skipped):
+            rows = self.parse(piece)
+            self.require_finite(rows, rows, count)
+            if len(rows):
+                self.pieces.append(piece)
+                self.sizes.append(len(rows))
+            count += len(rows)
 
     def read(self, block: int) -> Tensor:
         """The rows of a block."""
@@ -105,6 +112,13 @@ def _names(path: Path, line: str, delimiter: str) -> tuple[tuple[str, ...], bool
     if all(_is_number(field) for field in fields):
         return tuple(map(str, range(len(fields)))), False
     names = tuple(field.strip() for field in fields)
+    if any(_is_number(name) for name in names) and all(
+        _is_number(name) or name.lower() in MISSING for name in names
+    ):
+        raise ValueError(
+            f"{path} must begin with a line of names or numbers, got {line.strip()[:60]!r}, "
+            "numbers with missing values; remove or replace missing values first"
+        )
     if len(set(names)) < len(names):
         raise ValueError(f"{path} must have columns of different names, got {names}; rename some")
     return names, True

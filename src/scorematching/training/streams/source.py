@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 BLOCK_BYTES = 1 << 20
@@ -32,6 +33,32 @@ class Source(ABC):
     @abstractmethod
     def read(self, block: int) -> Tensor:
         """The rows of a block, ``(rows, *event)``, in the dtype of the file."""
+
+    def require_finite(self, x: Tensor, found: Tensor, before: int) -> None:
+        """Require finite rows.
+
+        Args:
+            x: the rows, in the dtype in which they must be finite.
+            found: the same rows as they are in the file.
+            before: rows of the file before these.
+
+        Raises:
+            ValueError: names row and column.
+        """
+        # A finite sum has finite terms, and takes a tenth of the time of a test of each.
+        if not x.sum(dtype=torch.float64).isfinite() and not x.isfinite().all():
+            row, *place = (~x.isfinite()).nonzero()[0].tolist()
+            raise ValueError(
+                f"data must be finite in {x.dtype}, got {found[row, *place].item()} in row "
+                f"{before + row}, {self.column(place)}, of {self.path}; remove or replace missing "
+                "values first"
+            )
+
+    def column(self, place: Sequence[int]) -> str:
+        """The name of a coordinate of a point."""
+        return (
+            f"column {self.columns[place[0]]!r}" if self.columns else f"coordinate {tuple(place)}"
+        )
 
 
 def choose_columns(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,6 +102,16 @@ class Stream:
         if left > 0:
             yield rest  # fewer than a batch
 
+    def summary(self) -> dict[str, Any]:
+        """What the order of rows follows from, besides the seed, and the columns."""
+        return {
+            "rows": self.rows,
+            "event": list(self.event),
+            "columns": list(self.columns),
+            "blocks": len(self.source.sizes),
+            "blocks per window, which follow from max_memory,": self.blocks_per_window,
+        }
+
     def moments(self) -> Moments:
         """Means and standard deviations, by one pass over the file.
 
@@ -119,17 +130,30 @@ class Stream:
         """The transform of all rows to mean 0 and standard deviation 1, by one pass.
 
         Raises:
-            ValueError: names the columns that are constant.
+            ValueError: names the columns that are constant, or that the stream's dtype rounds.
         """
         moments = self.moments()
         constant = (moments.std <= 1e-12 * moments.mean.abs()).nonzero().tolist()
         if constant:
-            names = ", ".join(self._column(place) for place in constant)
+            names = ", ".join(self.source.column(place) for place in constant)
             raise ValueError(
                 f"columns must vary, got constant {names} in {self.source.path}; leave them out "
                 "with columns="
             )
+        self._require_digits(moments)
         return Standardise(moments.mean.to(self.dtype), moments.std.to(self.dtype))
+
+    def _require_digits(self, moments: Moments) -> None:
+        """Refuse columns so far from zero that rounding to the stream's dtype is seen in them."""
+        step = torch.finfo(self.dtype).eps * moments.mean.abs()
+        rounded = (moments.std < 100 * step).nonzero().tolist()
+        if rounded and self.dtype != torch.float64:
+            names = ", ".join(self.source.column(place) for place in rounded)
+            raise ValueError(
+                f"dtype must hold the differences between rows, got {self.dtype} for {names} in "
+                f"{self.source.path}, which rounds them; pass dtype=torch.float64 to open_stream, "
+                "and transform=lambda x, generator: scale(x).float() to train"
+            )
 
     def _read_ahead(self, order: list[Window]) -> Iterator[Tensor]:
         """The rows of windows; each is read while the one before it is used."""
@@ -160,20 +184,8 @@ class Stream:
                 f"block {block} instead of {size}; open it again"
             )
         x = found.to(dtype)
-        # A finite sum has finite terms, and takes a tenth of the time of a test of each.
-        if not x.sum(dtype=torch.float64).isfinite() and not x.isfinite().all():
-            row, *place = (~x.isfinite()).nonzero()[0].tolist()
-            raise ValueError(
-                f"data must be finite in {dtype}, got {found[row, *place].item()} in row "
-                f"{sum(self.source.sizes[:block]) + row}, {self._column(place)}, of "
-                f"{self.source.path}; remove or replace missing values first"
-            )
+        self.source.require_finite(x, found, sum(self.source.sizes[:block]))
         return x
-
-    def _column(self, place: Sequence[int]) -> str:
-        return (
-            f"column {self.columns[place[0]]!r}" if self.columns else f"coordinate {tuple(place)}"
-        )
 
 
 def _blocks_per_window(source: Source, dtype: torch.dtype, max_memory: int) -> int:
