@@ -22,6 +22,7 @@ from scorematching.errors import DivergedError
 from scorematching.training import Alternating, Callback, Phase, TrainConfig, read_log, train
 from scorematching.training import loop as loop_module
 from scorematching.training.executors import Captured, CompiledGradients, Fallback
+from scorematching.training.executors.captured import make_capturable
 from scorematching.training.executors.choice import COMPILE_FROM, preferences
 from scorematching.training.executors.compiled import NoGain
 from scorematching.training.executors.constants import Constants
@@ -386,6 +387,18 @@ def test_buffers_that_are_written_in_place_are_read() -> None:
     weights, executor = annealed("compiled", change)
     assert executor == "compiled"
     torch.testing.assert_close(weights, annealed("eager", change)[0], rtol=ROUTES, atol=ROUTES)
+
+
+@pytest.mark.parametrize(("fused", "dtype"), [(True, torch.float32), (None, torch.float64)])
+def test_learning_rates_of_captured_steps_have_the_precision_of_the_optimiser(
+    fused: bool | None, dtype: torch.dtype
+) -> None:
+    """Fused Adam refuses rates in double precision, with which models of float64 failed."""
+    weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight], lr=0.1, fused=fused)
+    make_capturable(optimizer)
+    (group,) = optimizer.param_groups
+    assert group["lr"].dtype == dtype
 
 
 def test_cuda_graphs_need_tensors_in_their_places() -> None:

@@ -78,7 +78,8 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> None:
     """Set an optimiser up for CUDA graphs: learning rates as tensors, ``capturable=True``."""
     for group in optimizer.param_groups:
         device, dtype = group["params"][0].device, group["params"][0].dtype
-        wide = torch.promote_types(dtype, torch.float32)
+        # Fused optimisers read single precision, whatever the dtype of the parameters.
+        wide = torch.float32 if group.get("fused") else torch.promote_types(dtype, torch.float32)
         group["lr"] = torch.tensor(float(group["lr"]), dtype=wide, device=device)
         group["capturable"] = True
 
