@@ -25,7 +25,8 @@ from benchmarks.pages import (
     train_step,
 )
 
-NICE = Path(__file__).parents[2] / "docs" / "reproduction" / "table-nice" / "results.json"
+RUNS = Path(__file__).parents[2] / "docs" / "reproduction"
+EXPERIMENTS = ("table-nice", "table-mnist")
 
 Results = Annotated[Path, typer.Option(help="Folder of the numbers.")]
 Docs = Annotated[Path, typer.Option(help="Folder of the pages; README.md is beside it.")]
@@ -59,9 +60,8 @@ def write_pages(
 
 def readme_tables(read: Callable[[str], dict[str, Any]]) -> dict[str, str]:
     """The tables of README.md by name, from what ``read`` returns for a name."""
-    runs = json.loads(NICE.read_text())
-    nice = runs["runs"] if isinstance(runs, dict) else runs
-    trust = readme.trust(read("coverage"), read("ksd"), read("density"), nice)
+    tables = (json.loads((RUNS / name / "results.json").read_text()) for name in EXPERIMENTS)
+    trust = readme.trust(read("coverage"), read("ksd"), read("density"), *tables)
     return {"speed": readme.speed(read("cpu")), "trust": trust}
 
 
