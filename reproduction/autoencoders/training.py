@@ -173,7 +173,7 @@ def optimizer_for(config: Settings, model: Any) -> Callable[..., torch.optim.Opt
 
 def _nothing() -> Metrics:
     """Results before the first stage."""
-    return {"iterations": 0, "seconds": 0.0, "diverged_at": None, "stages": {}}
+    return {"iterations": 0, "seconds": 0.0, "diverged_at": None, "executor": None, "stages": {}}
 
 
 class Stages(Callback):
@@ -185,8 +185,8 @@ class Stages(Callback):
         evaluate: from the number of iterations to results.
 
     Attributes:
-        found: the results by iteration, iterations and seconds of training, and the step at which
-            the run diverged; None if it did not.
+        found: the results by iteration, iterations and seconds of training, the step at which the
+            run diverged (None if it did not), and the executor of its steps.
     """
 
     def __init__(self, path: Path, config: Settings, evaluate: Callable[[int], Metrics]) -> None:
@@ -253,7 +253,7 @@ def train_model(
     stages = Stages(job.folder / STAGES, config, evaluate)
     if stages.found["diverged_at"] is None:
         try:
-            train(
+            result = train(
                 model,
                 loss_for(config),
                 data,
@@ -267,9 +267,11 @@ def train_model(
                 resume=True,
                 progress=job.progress,
             )
+            # A run that is trained already has taken no step now.
+            stages.found["executor"] = stages.found.get("executor") or result.executor
         except DivergedError as error:
             stages.found["diverged_at"] = error.step
-            stages.write()
+        stages.write()
     if (folder / "checkpoint.json").exists():
         load_weights(model, folder, which="last")
     return stages.found
@@ -294,6 +296,7 @@ def progress_of(seen: Metrics) -> Metrics:
         "train_seconds": round(seen["seconds"], 2),
         "ms_per_iteration": round(1000 * seen["seconds"] / done, 4),
         "diverged_at": seen["diverged_at"],
+        "executor": seen.get("executor"),  # runs of earlier versions do not say
     }
 
 

@@ -16,6 +16,7 @@ from reproduction.autoencoders.training import (
     Settings,
     loss_for,
     optimizer_for,
+    progress_of,
     spectral,
     stein,
     train_model,
@@ -214,6 +215,7 @@ def test_stages_leave_the_digits_alone(tmp_path: Path) -> None:
     for stage in (2, 5, 6):
         seen, marks, model = staged(tmp_path / str(stage), replace(TINY, stage=stage))
         assert marks == [*range(stage, 6, stage), 6] and seen["iterations"] == 6
+        assert progress_of(seen)["executor"] == "eager"
         weights.append([p.detach().clone() for p in model.parameters()])
     for other in weights[1:]:
         assert all(torch.equal(a, b) for a, b in zip(weights[0], other))
