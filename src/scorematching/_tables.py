@@ -24,6 +24,11 @@ class Table:
     def __str__(self) -> str:
         return f"{text_table(self.headings, self.rows)}\n\n{self.conclusion}"
 
+    def __repr__(self) -> str:
+        """Short, because the functions that return a table have printed it."""
+        first = self.conclusion.partition("\n")[0]
+        return f"{type(self).__name__}({len(self.rows)} rows: {first})"
+
 
 WIDTH = 1_000_000
 """Characters of a line, more than any table has: columns that do not fit would be cut."""

@@ -356,3 +356,13 @@ def test_batch_norm_in_training_mode_is_refused(x: Tensor) -> None:
         with pytest.raises(ValueError, match=r"every point by itself.*model\.eval"):
             sm.SlicedScoreMatchingVR()(field, x)
     assert sm.SlicedScoreMatchingVR()(density.eval(), x).shape == (3,)
+
+
+@pytest.mark.parametrize("diagnose", [sm.check_model, sm.explain, sm.variance_report])
+def test_a_prompt_does_not_show_a_printed_table_again(
+    diagnose: Callable[..., object], x: Tensor
+) -> None:
+    """A prompt shows the result of a call, which was a screenful of fields."""
+    objective = () if diagnose is sm.explain else (sm.SlicedScoreMatchingVR(),)
+    result = diagnose(Normed(), x, *objective, show=False)
+    assert len(repr(result)) < 120 < len(str(result))

@@ -22,7 +22,7 @@ TOLERANCE = 1e-4
 """Relative difference from finite differences, in double precision, that still counts as right."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelCheck(Table):
     """What `check_model` found.
 

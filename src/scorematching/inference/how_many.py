@@ -58,6 +58,8 @@ class HowMany:
             "variance of any parameter."
         )
 
+    __repr__ = __str__  # at the prompt, too
+
 
 def how_many_projections(setting: Any, names: Sequence[str], share: float) -> HowMany:
     """The inflation ``diag(H^-1 (K_data + K_M) H^-1) / diag(H^-1 K_data H^-1)`` for every M.

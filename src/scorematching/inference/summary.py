@@ -73,6 +73,8 @@ class Summary:
     def __str__(self) -> str:
         return self.as_text()
 
+    __repr__ = __str__  # at the prompt, too
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return self.as_html()

@@ -108,6 +108,8 @@ class TableSummary:
         said = [*self.notes[1:], *self.findings]
         return "\n".join([*lines, *(f"- {line}" for line in said)])
 
+    __repr__ = __str__  # at the prompt, too
+
 
 def listed(names: Any) -> str:
     """Names of columns for a sentence, the first few of many.

@@ -87,6 +87,10 @@ class VarianceReport:
         table = text_table(_HEADINGS, cells, align_right=True)
         return "\n".join([self._title(), "", table, "", self._conclusion()])
 
+    def __repr__(self) -> str:
+        """Short, because `variance_report` has printed the table."""
+        return f"VarianceReport({len(self.rows)} rows: suggested num_projections={self.suggested})"
+
     def show(self) -> None:
         """Print the table."""
         print(self)

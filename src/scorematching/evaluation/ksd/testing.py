@@ -45,6 +45,8 @@ class KSDTest:
         how = f"{self.method}, {len(self.null)} draws, n={self.count}"
         return f"squared KSD {self.statistic:.4g}, p = {self.p_value:.3g} ({how})"
 
+    __repr__ = __str__  # at the prompt, too
+
 
 def ksd_test(
     model: Fixed | Fitted | Split,
