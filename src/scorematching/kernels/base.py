@@ -11,7 +11,7 @@ from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelScore(ABC):
     """A score estimated from sets of samples with a kernel.
 
@@ -22,6 +22,11 @@ class KernelScore(ABC):
 
     samples: Tensor
     kernel: Kernel
+
+    def __repr__(self) -> str:
+        """Short: the fields are large tensors."""
+        kernel, shape = type(self.kernel).__name__, tuple(self.samples.shape)
+        return f"{type(self).__name__}({kernel}, samples {shape})"
 
     @abstractmethod
     def at_samples(self) -> Tensor:

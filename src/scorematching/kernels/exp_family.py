@@ -16,7 +16,7 @@ from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelExpFamily(KernelScore):
     """A log-density ``log q0 + f`` with f in the space of a kernel, fitted by score matching.
 

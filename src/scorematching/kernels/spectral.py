@@ -26,7 +26,7 @@ def eigenpairs(matrices: Tensor) -> Eigenpairs:
     return values.flip(-1), vectors.flip(-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SpectralScore(KernelScore):
     """The spectral estimate, by `fit_spectral`.
 

@@ -15,7 +15,7 @@ from scorematching.kernels.memory import check_memory
 _ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SteinScore(KernelScore):
     """The Stein estimate, by `fit_stein`.
 
@@ -41,6 +41,8 @@ class SteinScore(KernelScore):
         Appending a point to the samples is what `score` does.
 
         >>> x, y = torch.randn(30, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
+        >>> fit_stein(x)
+        SteinScore(RBF, samples (30, 2))
         >>> appended = fit_stein(torch.cat([x, y]), bandwidth=1.0).at_samples()[-1:]
         >>> torch.allclose(fit_stein(x, bandwidth=1.0).score(y), appended)
         True
