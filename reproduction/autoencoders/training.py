@@ -93,8 +93,12 @@ def loss_for(config: Settings) -> Loss:
         return score_first(ScoreMatching())
     if config.method == "ELBO":
         return ModelLoss()
-    estimator = stein if config.method == "Stein" else spectral
-    return KernelLoss(partial(estimator, config), config.num_samples)
+    # Settings of the estimator only: a run is resumed with the loss it began with.
+    shared: dict[str, Any] = {"include_diagonal": config.include_diagonal}
+    score = partial(stein, eta=config.eta, **shared)
+    if config.method == "Spectral":
+        score = partial(spectral, mass=config.mass, average_mass=config.average_mass, **shared)
+    return KernelLoss(score, config.num_samples)
 
 
 def needs_network(config: Settings) -> bool:
@@ -126,25 +130,25 @@ class KernelLoss(DrawnLoss):
         return losses
 
 
-def stein(config: Settings, z: Tensor) -> Tensor:
+def stein(z: Tensor, eta: float, include_diagonal: bool) -> Tensor:
     """Stein's estimate at the samples themselves, ``(B, M, D) -> (B, M, D)``.
 
     In double precision: its inverse magnifies what tf32, or float32, leaves out.
     """
-    fitted = fit_stein(z.double(), eta=config.eta, include_diagonal=config.include_diagonal)
+    fitted = fit_stein(z.double(), eta=eta, include_diagonal=include_diagonal)
     return fitted.at_samples().to(z)
 
 
-def spectral(config: Settings, z: Tensor) -> Tensor:
+def spectral(z: Tensor, mass: float, average_mass: bool, include_diagonal: bool) -> Tensor:
     """The spectral estimate at the samples themselves, ``(B, M, D) -> (B, M, D)``.
 
     In double precision too, but for the eigenpairs, which a GPU finds side by side.
     """
     fitted = fit_spectral(
         z.double(),
-        mass=config.mass,
-        include_diagonal=config.include_diagonal,
-        average_mass=config.average_mass,
+        mass=mass,
+        include_diagonal=include_diagonal,
+        average_mass=average_mass,
         solver=eigenpairs,
     )
     return fitted.at_samples().to(z)
