@@ -22,6 +22,7 @@ from scorematching.domains.base import Region, refuse_rows
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich
+from scorematching.inference.growth import require_variance
 from scorematching.inference.missing import ImportanceWeighted
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
@@ -106,6 +107,7 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
     """The minimum of a problem, with its covariance."""
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
+    require_variance(problem, optimum)
     if not optimum.is_closed_form:  # where gradients are linear in the parameters
         require_variation(problem, optimum.derivatives)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)

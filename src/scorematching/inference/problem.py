@@ -121,6 +121,11 @@ class Problem:
         _, weights, g = self._weighted_gradient(theta)
         return jacobian(g, (weights,))[0].T
 
+    def gradients_along(self, theta: Tensor, u: Tensor) -> Tensor:
+        """Products of the gradients of every row with a vector ``u: (P,)``, ``(N,)``."""
+        _, weights, g = self._weighted_gradient(theta)
+        return jacobian((g @ u)[None], (weights,))[0][0]
+
     def _weighted_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters, weights, and the gradient ``(P,)`` as a function of both."""
         theta = theta.detach().requires_grad_()
