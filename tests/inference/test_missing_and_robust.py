@@ -42,6 +42,18 @@ LIMIT = scipy.stats.norm.isf(0.5e-6)
 # Missing entries.
 
 
+def test_incomplete_rows_in_pieces() -> None:
+    """With a limit of memory they ended in an error of torch about sizes."""
+    x = without(normal_points(120), 0.4)
+    results = [
+        fit(Gaussian(2), x, missing="weighted", generator=torch.Generator(), max_memory=limit)
+        for limit in (None, 2**20)
+    ]
+    for of in (FitResult.params, FitResult.bse):
+        whole, pieces = (np.asarray(of.fget(result)) for result in results)
+        np.testing.assert_allclose(pieces, whole, rtol=1e-7)
+
+
 def test_marginal_density() -> None:
     """With draws on a grid the weighted sum is the integral."""
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)[:, None, None].expand(4001, 3, 1)

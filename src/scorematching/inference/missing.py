@@ -102,6 +102,10 @@ class Marginal:
     z: Tensor
     log_q: Tensor
 
+    def take(self, places: Tensor) -> Marginal:
+        """The view of some of the rows."""
+        return replace(self, z=self.z[:, places], log_q=self.log_q[:, places])
+
     def __call__(self, call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The marginal of a log-density ``(N, D) -> (N,)``."""
         order = torch.cat([(~self.pattern).nonzero()[:, 0], self.pattern.nonzero()[:, 0]]).argsort()
