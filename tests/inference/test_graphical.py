@@ -446,6 +446,7 @@ def test_columns_far_from_zero(offset: float) -> None:
     np.testing.assert_allclose(there.precision_, here.precision_, rtol=1e-6)
     np.testing.assert_allclose(there.eta_, here.eta_ + offset * here.precision_.sum(1), rtol=1e-6)
     np.testing.assert_allclose(there.score(X + offset), here.score(X), rtol=1e-6)
+    np.testing.assert_allclose(there.score_samples(X + offset), here.score_samples(X), atol=1e-6)
 
 
 @pytest.mark.parametrize("extra", [lambda X: 3 * X[:, 0], lambda X: X[:, 0] - 2 * X[:, 2]])
@@ -454,6 +455,14 @@ def test_columns_that_follow_from_others_are_refused(extra: Callable[[Any], Any]
     X = np.random.default_rng(0).normal(size=(200, 4))
     with pytest.raises(ValueError, match=r"linear functions of others, got \[0, .*4\]"):
         GraphicalModel().fit(np.column_stack([X, extra(X)]))
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_constant_columns_are_refused(scale: bool) -> None:
+    """With scale=False they ended in an error of an eigenvalue solver."""
+    X = np.random.default_rng(0).normal(size=(50, 3)) * [1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match="must not have constant columns, got column 1"):
+        GraphicalModel(scale=scale).fit(X)
 
 
 def test_the_path_leads_to_smaller_penalties() -> None:

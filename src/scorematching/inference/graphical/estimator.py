@@ -147,7 +147,8 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self._kind = find_kind(self.kind)
         check_domain(x, self._kind, self.kind)
         self.domain_ = "positive" if self._kind.positive else None
-        self._scales = _scales(x) if self.scale else torch.ones_like(x[0])
+        scales = _scales(x)
+        self._scales = scales if self.scale else torch.ones_like(x[0])
         z = x / self._scales
         # Products of columns far from zero would lose the digits of their differences.
         moved = self.fit_location and not self._kind.positive
@@ -167,8 +168,9 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
 
     def _log_density(self, x: Tensor) -> Tensor:
         check_domain(x, self._kind, self.kind)
-        K, eta = torch.as_tensor(self.precision_), torch.as_tensor(self.eta_)
-        return self._kind.log_density(x, K, eta)
+        # About the centre, since squares of columns far from zero would lose their digits.
+        z = x / self._scales - self._centre
+        return self._kind.log_density(z, self._scaled_precision, self._scaled_eta)
 
     # The steps of a fit.
 
