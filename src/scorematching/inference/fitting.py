@@ -19,6 +19,7 @@ from torch import Tensor
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
 from scorematching.domains.base import Region, refuse_rows
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich
@@ -300,10 +301,13 @@ def check_model(problem: Problem) -> None:
     Raises:
         SmoothnessError: if it has kinks.
         WrongDerivativeError: if its derivatives are wrong.
+        ValueError: if its values change from call to call, or with the other points.
     """
     complete = [part for part in problem.parts if part.view is unchanged]
     few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
+    for part in complete:
+        check_repeats(problem.model.at(theta), part.x)
     Problem(problem.model, few, problem.weights).losses(theta, checked=True)
 
 
