@@ -24,7 +24,7 @@ from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich
 from scorematching.inference.growth import require_variance
-from scorematching.inference.missing import ImportanceWeighted
+from scorematching.inference.missing import ImportanceWeighted, require_draws
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
@@ -109,6 +109,7 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
     require_variance(problem, optimum)
+    require_draws(problem, optimum.theta)
     if not optimum.is_closed_form:  # where gradients are linear in the parameters
         require_variation(problem, optimum.derivatives)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)
