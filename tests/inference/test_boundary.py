@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from scorematching.domains import Box, Domain, PositiveOrthant
-from scorematching.inference import fit, models
+from scorematching.inference import fit, fit_robust, models
 
 
 def exponential(n: int = 1000, seed: int = 0) -> Tensor:
@@ -59,3 +62,63 @@ def test_incomplete_rows_are_judged_by_what_was_observed() -> None:
     x[::10, 0] = torch.nan
     with pytest.raises(ValueError, match=r"h must vary near the boundary, .* column 0"):
         fit(models.TruncatedGaussian(2), x, missing="weighted")
+
+
+# Weights that vanish too slowly where the score is infinite.
+
+
+def gamma(theta: Any, x: Tensor) -> Tensor:
+    return ((theta["shape"] - 1) * x.log() - theta["rate"] * x).sum(-1)
+
+
+def beta(theta: Any, x: Tensor) -> Tensor:
+    return gamma({"shape": theta["a"], "rate": 0.0}, x) + (theta["b"] - 1) * (-x).log1p()[:, 0]
+
+
+START = {"shape": 2.0, "rate": 1.0}
+
+
+@pytest.mark.parametrize(("shape", "unit"), [(0.3, 1.0), (1.0, 1.0), (1.0, 1e-6)])
+def test_a_weight_that_vanishes_too_slowly_is_refused(shape: float, unit: float) -> None:
+    """A shape of 0.3 was estimated as 1.00000001, with a standard error of 1e-8."""
+    x = unit * np.random.default_rng(0).gamma(shape, size=(2000, 1))
+    with pytest.raises(
+        ValueError, match=r"faster at the lower bound of column 0.*grow like d\^-"
+    ) as error:
+        fit(gamma, x, start=START, domain=PositiveOrthant())
+    found = re.search(r'use h="(min\(x\^2, .*\))"', str(error.value))
+    assert found is not None
+    result = fit(gamma, x, start=START, domain=PositiveOrthant(found[1]))
+    np.testing.assert_array_less(abs(result.params["shape"] - shape), 4 * result.bse["shape"])
+    assert result.bse["shape"] < 0.1
+
+
+def test_the_side_of_a_box_is_named() -> None:
+    """Shapes of 5 and 0.4: only the upper bound is reached, one that is not zero."""
+    x = np.random.default_rng(0).beta(5.0, 0.4, size=(2000, 1)).clip(max=1 - 1e-12)
+    with pytest.raises(ValueError, match="faster at the upper bound of column 0"):
+        fit(beta, x, start={"a": 2.0, "b": 2.0}, domain=Box(0.0, 1.0))
+    squares = Box(0.0, 1.0, h="min(x^2, 1)")
+    result = fit(beta, x, start={"a": 2.0, "b": 2.0}, domain=squares)
+    np.testing.assert_array_less(
+        abs(np.subtract(result.params, [5.0, 0.4])), 4 * np.asarray(result.bse)
+    )
+
+
+@pytest.mark.parametrize("shape", [4.0, 14.0])
+def test_a_weight_may_vanish_slowly_where_points_are_rare(shape: float) -> None:
+    x = np.random.default_rng(0).gamma(shape, size=(2000, 1))
+    result = fit(gamma, x, start=START, domain=PositiveOrthant())
+    np.testing.assert_array_less(abs(result.params["shape"] - shape), 4 * result.bse["shape"])
+
+
+def test_a_power_of_the_density_does_not_hide_it() -> None:
+    x = np.random.default_rng(0).gamma(1.0, size=(1000, 1))
+    with pytest.raises(ValueError, match="faster at the lower bound"):
+        fit_robust(gamma, x, power=0.05, start=START, domain=PositiveOrthant())
+
+
+def test_the_advice_keeps_the_power() -> None:
+    x = 1e8 * exponential()
+    with pytest.raises(ValueError, match=r'use h="min\(x\^2, [0-9.]+e\+15\)"'):
+        fit(models.PairwiseInteraction.gamma(1), x)

@@ -13,8 +13,10 @@ from torch import Tensor
 import scorematching as sm
 from scorematching.domains import Box, PositiveOrthant, Simplex
 from scorematching.inference import FitResult, ImportanceWeighted, fit, fit_robust
+from scorematching.inference.fitting import prepare
 from scorematching.inference.missing import Marginal
 from scorematching.inference.models import PPI, Gaussian, TruncatedGaussian, VonMisesFisher
+from scorematching.inference.pieces import ProblemInPieces
 
 PRECISION = np.array([[1.5, 0.6], [0.6, 1.0]])
 
@@ -40,6 +42,35 @@ def z_scores(result: FitResult, truth: list[float]) -> np.ndarray:
 LIMIT = scipy.stats.norm.isf(0.5e-6)
 
 # Missing entries.
+
+
+def test_incomplete_rows_in_pieces() -> None:
+    """With a limit of memory they ended in an error of torch about sizes."""
+    x = without(normal_points(30), 0.5)
+    weighted = ImportanceWeighted(20)
+    whole = prepare(Gaussian(2), x, None, None, None, None, weighted, torch.Generator()).problem
+    pieces = ProblemInPieces(whole.model, whole.parts, whole.weights, max_memory=2**24)
+    for found, expected in zip(
+        pieces.derivatives(whole.model.start), whole.derivatives(whole.model.start)
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_too_few_draws_are_refused() -> None:
+    """With 20 draws the precision was too small by a quarter, four standard errors."""
+    covariance = np.array([[1.0, 0.98], [0.98, 1.0]])
+    points = np.random.default_rng(0).multivariate_normal(np.zeros(2), covariance, 400)
+    x, g = without(torch.as_tensor(points), 0.4), torch.Generator()
+    with pytest.raises(
+        ValueError, match=r"need more draws, got 20 .* of which 3\.\d count"
+    ) as error:
+        fit(Gaussian(2), x, missing=ImportanceWeighted(20), generator=g)
+    enough = int(str(error.value).split("draws=")[1].rstrip(")"))
+    result = fit(Gaussian(2), x, missing=ImportanceWeighted(enough), generator=g)
+    truth = np.linalg.inv(covariance)
+    assert (abs(z_scores(result, [0, 0, *truth[0], truth[1, 1]])) < LIMIT).all()
+    rare = without(torch.as_tensor(points), 0.02)
+    fit(Gaussian(2), rare, missing=ImportanceWeighted(20), generator=g)
 
 
 def test_marginal_density() -> None:

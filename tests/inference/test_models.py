@@ -153,6 +153,13 @@ def test_gamma() -> None:
     assert matrix.params["g[1]"] == matrix.params["g[2]"] == result.params["interaction[0,1]"]
 
 
+@pytest.mark.parametrize("shape", [0.3, 1.0])
+def test_gamma_of_small_shape(shape: float) -> None:
+    """With the weight min(x, 1) a shape of 0.3 was estimated as 1.00000001, error 1e-8."""
+    x = tensor(rng().gamma(shape, size=(4000, 1)))
+    assert_true(fit(models.PairwiseInteraction.gamma(1), x), [shape - 1, 1.0])
+
+
 def test_exponential_square_root() -> None:
     """With K alone ``log p = -K x``; with linear alone, ``2 linear sqrt(x)``."""
     x = tensor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +11,16 @@ import torch
 from torch import Tensor
 
 import scorematching as sm
-from scorematching.inference import FitResult, fit, models
+from scorematching.inference import (
+    FitResult,
+    NotConvergedError,
+    SingularInformationError,
+    fit,
+    models,
+)
+from scorematching.inference.optimise import _newton
+from scorematching.inference.parameters import parametric
+from scorematching.inference.problem import Derivatives, Part, Problem
 
 
 def points(seed: int = 0) -> Tensor:
@@ -73,3 +83,38 @@ def test_newton_steps_go_on_in_large_units(unit: float) -> None:
     found, expected = fitted(unit), fitted(1.0)
     assert abs(found.params["log_nu"] - expected.params["log_nu"]) < 1e-6
     assert found.bse["log_nu"] == pytest.approx(expected.bse["log_nu"], rel=1e-5)
+
+
+class Rising(Problem):
+    """A loss that rises with every evaluation, so that no step is accepted."""
+
+    def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        self.values.append(len(self.values))
+        return torch.tensor(float(len(self.values))), torch.ones(1)
+
+    def derivatives(self, theta: Tensor) -> Derivatives:
+        return Derivatives(torch.ones(1), torch.ones(2, 1), torch.eye(1))
+
+    values: ClassVar[list[int]] = []
+
+
+def test_the_steps_that_were_taken_are_counted() -> None:
+    """The message said 100 steps wherever a fit ended."""
+    part = Part(torch.arange(2), torch.tensor([[1e3], [1e3 + 1]]), sm.ScoreMatching())
+    problem = Rising(parametric(student, {"a": 1.0}), (part,), torch.full((2,), 0.5))
+    with pytest.raises(NotConvergedError, match=r"after 0 Newton steps \(columns \[0\] of X vary"):
+        _newton(problem, torch.ones(1))
+
+
+def student(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+    return -theta["a"] * x.square().log1p().sum(-1)
+
+
+def test_incomplete_columns_far_from_zero_are_named() -> None:
+    """Column 0 is never seen with column 1; the advice was to choose another start."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=g, dtype=torch.float64) + torch.tensor([0.0, 1e5])
+    x[:50, 0] = math.nan
+    x[50:, 1] = math.nan
+    with pytest.raises(SingularInformationError, match=r"columns \[1\] of X vary little beside"):
+        fit(models.Gaussian(2), x, missing="weighted", generator=g)

@@ -111,3 +111,52 @@ def test_likelihoods_of_unnormalised_models_are_refused() -> None:
         for same in (model, sm.LogDensityField(model)):
             with pytest.raises(ValueError, match=r"needs a normalised model, got .* = False"):
                 fit(same, X, sm.MaximumLikelihood())
+
+
+@pytest.mark.parametrize("which", ["log_density", "score"])
+@pytest.mark.parametrize(
+    ("model", "outside"),
+    [
+        (models.TruncatedGaussian(2), [1.0, -0.1]),
+        (models.VonMisesFisher(2), [1.0, 1.0]),
+        (models.PPI(2, interaction=False), [0.5, 0.6]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_predictions_outside_the_domain_are_refused(model: Any, outside: Any, which: str) -> None:
+    """There is no density; the log-density of the truncated normal was finite there."""
+    u = torch.rand(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.cat([u, 1 - u], 1)
+    x = x.sqrt() if isinstance(model, models.VonMisesFisher) else x
+    x = x + 0.1 * x.sin() * u if isinstance(model, models.TruncatedGaussian) else x
+    result = fit(model, x)
+    assert result.predict(x[:2], which).shape[0] == 2
+    points = torch.cat([x[:1], torch.tensor([outside])])
+    with pytest.raises(ValueError, match="1 of 2 rows that do not: 1"):
+        result.predict(points, which)
+
+
+def test_missing_values_of_pandas() -> None:
+    """Its nullable types hold NA, which was refused as no number."""
+    x = np.random.default_rng(0).normal(size=(80, 2))
+    x[::9, 1] = np.nan
+    plain = pd.DataFrame(x, columns=["a", "b"])
+    results = [
+        fit(models.Gaussian(2), X, missing="weighted", generator=torch.Generator())
+        for X in (plain, plain.astype("Float64"))
+    ]
+    assert results[0].params == results[1].params
+    with pytest.raises(ValueError, match="X must have no missing values, got 9 of 80 rows"):
+        fit(models.Gaussian(2), plain.astype("Float64"))
+    dates = plain.assign(b=pd.date_range("2020", periods=80))
+    with pytest.raises(TypeError, match="X must be numbers"):
+        fit(models.Gaussian(2), dates)
+
+
+def test_dropout_in_training_mode_is_named() -> None:
+    """The advice was to choose a start nearer to the minimum."""
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = torch.nn.Sequential(torch.nn.Dropout(), models.Gaussian(2))
+    with pytest.raises(ValueError, match=r"dropout in training mode\?\); call model.eval"):
+        fit(model, x)
+    assert fit(model.eval(), x).method.startswith("closed form")

@@ -7,6 +7,7 @@ boundary: for exponential points in units of 1e-8 no interval covers the truth.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import Tensor
@@ -70,8 +71,16 @@ def _refusal(region: Any, column: int | None, near: int, varied: int, median: fl
     error = ScaleError(
         f"h must vary near the boundary, where {near} points{where} lie, got {region}, whose h is "
         f"constant at all but {varied} of them: its cap is far below the scale of the data, and "
-        f'the boundary would be ignored; use h="min(x, {median:.2g})", or divide columns of '
+        f'the boundary would be ignored; use h="{_capped(region.h, median)}", or divide columns of '
         "different units by their standard deviations"
     )
     error.column, error.median = column, median
     return error
+
+
+def _capped(h: Any, distance: float) -> str:
+    """A weight with its cap at a distance, of the same power if h is a power."""
+    found = re.fullmatch(r"min\(x\^([^,]+),.*\)", str(h).replace(" ", ""))
+    if found is None:
+        return f"min(x, {distance:.2g})"
+    return f"min(x^{found[1]}, {distance ** float(found[1]):.2g})"

@@ -19,10 +19,12 @@ from torch import Tensor
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
 from scorematching.domains.base import Region, refuse_rows
+from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich
-from scorematching.inference.missing import ImportanceWeighted
+from scorematching.inference.growth import require_variance
+from scorematching.inference.missing import ImportanceWeighted, require_draws
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
@@ -106,6 +108,8 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
     """The minimum of a problem, with its covariance."""
     optimum = minimise(problem)
     require_regular(problem, optimum.derivatives.hessian)
+    require_variance(problem, optimum)
+    require_draws(problem, optimum.theta)
     if not optimum.is_closed_form:  # where gradients are linear in the parameters
         require_variation(problem, optimum.derivatives)
     covariance = sandwich(optimum.derivatives, problem.weights, groups)
@@ -298,10 +302,13 @@ def check_model(problem: Problem) -> None:
     Raises:
         SmoothnessError: if it has kinks.
         WrongDerivativeError: if its derivatives are wrong.
+        ValueError: if its values change from call to call, or with the other points.
     """
     complete = [part for part in problem.parts if part.view is unchanged]
     few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
+    for part in complete:
+        check_repeats(problem.model.at(theta), part.x)
     Problem(problem.model, few, problem.weights).losses(theta, checked=True)
 
 

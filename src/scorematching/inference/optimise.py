@@ -135,8 +135,9 @@ def require_regular(problem: Problem, hessian: Tensor) -> None:
     if values[0] < -RANK * values[-1]:
         raise SingularInformationError(
             "the Hessian of the mean loss must be positive definite, got one that is not positive "
-            f"definite: the fit has stopped where the loss still falls along {along}; choose "
-            "another start, or fix or remove parameters"
+            f"definite: the fit has stopped where the loss still falls along {along}"
+            f"{_far_columns(problem, beyond=100)}; choose another start, or fix or remove "
+            "parameters"
         )
     raise SingularInformationError(
         "the Hessian of the mean loss must be positive definite, got one that is singular: the "
@@ -155,17 +156,32 @@ def _combination(problem: Problem, vector: Tensor) -> str:
 
 def _columns_to_blame(problem: Problem) -> str:
     """A note where columns of the data are far from zero, or a combination of others."""
-    x = problem.parts[0].x.flatten(1)
-    centred = x - x.mean(0)
-    scale = centred.square().mean(0).sqrt().clamp_min(1e-300)
-    far = ((x.mean(0).abs() > FAR * scale) & (x != x[0]).any(0)).nonzero()[:, 0].tolist()
-    if far:
-        return f" (columns {far} of X vary little beside their means: subtract these first)"
+    if far := _far_columns(problem, FAR):
+        return far
+    part = problem.parts[0]
+    centred, scale, _ = _spread(part.x.flatten(1))
     _, values, v = torch.linalg.svd(centred / scale, full_matrices=False)
-    if len(values) < x.shape[1] or values[-1] > 1e-10 * values[0]:
+    if len(values) < centred.shape[1] or values[-1] > 1e-10 * values[0]:
         return ""
-    columns = (v[-1].abs() > 1e-6).nonzero()[:, 0].tolist()
+    columns = part.columns[v[-1].abs() > 1e-6].tolist()
     return f" (columns {columns} of X are collinear, or constant)"
+
+
+def _far_columns(problem: Problem, beyond: float) -> str:
+    """A note where means of columns are larger than so many standard deviations."""
+    far = set()
+    for part in problem.parts:
+        x = part.x.flatten(1)
+        _, scale, mean = _spread(x)
+        far |= {*part.columns[(mean.abs() > beyond * scale) & (x != x[0]).any(0)].tolist()}
+    note = f" (columns {sorted(far)} of X vary little beside their means: subtract these first)"
+    return note if far else ""
+
+
+def _spread(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Points without their means, standard deviations and means of the columns."""
+    mean = x.mean(0)
+    return x - mean, (x - mean).square().mean(0).sqrt().clamp_min(1e-300), mean
 
 
 def _scale(hessian: Tensor) -> Tensor:
@@ -212,11 +228,13 @@ def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
         d = _scale(found.hessian)
         if (step * d).norm() <= TOLERANCE * ((theta * d).norm() + 1e-3 * _unit(problem, found)):
             return theta, found, iteration
-        theta, found = _damped(problem, theta, step)
-    raise _not_converged(found)
+        theta, found = _damped(problem, theta, step, iteration)
+    raise _not_converged(problem, found, MAX_NEWTON)
 
 
-def _damped(problem: Problem, theta: Tensor, step: Tensor) -> tuple[Tensor, Derivatives]:
+def _damped(
+    problem: Problem, theta: Tensor, step: Tensor, iteration: int
+) -> tuple[Tensor, Derivatives]:
     """The first of the steps 1, 1/2, 1/4 ... that does not raise the loss beyond rounding."""
     value, _ = problem.value_and_gradient(theta)
     for halving in range(40):
@@ -224,14 +242,15 @@ def _damped(problem: Problem, theta: Tensor, step: Tensor) -> tuple[Tensor, Deri
         lower, _ = problem.value_and_gradient(moved)
         if lower <= value + 1e-12 * value.abs():
             return moved, problem.derivatives(moved)
-    raise _not_converged(problem.derivatives(theta))
+    raise _not_converged(problem, problem.derivatives(theta), iteration - 1)
 
 
-def _not_converged(found: Derivatives) -> NotConvergedError:
+def _not_converged(problem: Problem, found: Derivatives, steps: int) -> NotConvergedError:
     return NotConvergedError(
         "the fit must converge to a minimum, got a gradient of largest entry "
-        f"{found.gradient.abs().max():.2g} after {MAX_NEWTON} Newton steps; choose a start nearer "
-        "to the minimum, or another parametrisation (log-scales, for example)"
+        f"{found.gradient.abs().max():.2g} after {steps} Newton step{'s' * (steps != 1)}"
+        f"{_far_columns(problem, beyond=100)}; choose a start nearer to the minimum, or another "
+        "parametrisation (log-scales, for example)"
     )
 
 

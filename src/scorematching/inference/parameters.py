@@ -147,7 +147,7 @@ def as_float64(value: Any, name: str) -> Tensor:
     try:
         plain = _detached(value)
         is_real = not np.iscomplexobj(plain)
-        found = torch.from_numpy(np.array(plain, dtype=np.float64)) if is_real else None
+        found = torch.from_numpy(_as_array(plain)) if is_real else None
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be numbers (a tensor, an array, a table or a list), got "
@@ -157,6 +157,17 @@ def as_float64(value: Any, name: str) -> Tensor:
         raise TypeError(f"{name} must be real numbers, got complex ones; take their parts apart")
     _refuse_disguised(plain, name)
     return found
+
+
+def _as_array(value: Any) -> Any:
+    """Numbers as a new float64 array, with NaN for pandas' NA, which numpy does not convert."""
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        if not hasattr(value, "isna"):
+            raise
+        known = np.where(value.isna(), np.nan, np.asarray(value, dtype=object))
+        return known.astype(np.float64)
 
 
 def _refuse_disguised(value: Any, name: str) -> None:

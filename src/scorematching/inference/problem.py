@@ -39,6 +39,12 @@ class Part:
     noise: Any = None
     view: View = unchanged
 
+    @property
+    def columns(self) -> Tensor:
+        """Numbers of the columns of X that x has."""
+        pattern = getattr(self.view, "pattern", torch.zeros(self.x[0].numel(), dtype=torch.bool))
+        return (~pattern).nonzero()[:, 0]
+
     def drawn(self, generator: torch.Generator | None) -> Part:
         """The same rows with new noise."""
         return replace(self, noise=self.objective.draw(self.x, generator))
@@ -48,7 +54,9 @@ class Part:
         noise = self.noise
         if isinstance(noise, Tensor):
             noise = noise[places] if noise.ndim == self.x.ndim else noise[:, places]
-        return replace(self, rows=self.rows[places], x=self.x[places], noise=noise)
+        own = {"rows": self.rows[places], "x": self.x[places], "noise": noise}
+        view: Any = self.view
+        return replace(self, view=view.take(places) if hasattr(view, "take") else view, **own)
 
 
 class Derivatives(NamedTuple):
@@ -120,6 +128,11 @@ class Problem:
         """Gradients of every row alone, ``(N, P)``."""
         _, weights, g = self._weighted_gradient(theta)
         return jacobian(g, (weights,))[0].T
+
+    def gradients_along(self, theta: Tensor, u: Tensor) -> Tensor:
+        """Products of the gradients of every row with a vector ``u: (P,)``, ``(N,)``."""
+        _, weights, g = self._weighted_gradient(theta)
+        return jacobian((g @ u)[None], (weights,))[0][0]
 
     def _weighted_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters, weights, and the gradient ``(P,)`` as a function of both."""

@@ -167,8 +167,14 @@ class FitResult(Estimates):
         Args:
             X: points ``(N, *event)``; columns of data frames are matched by name.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
+
+        Raises:
+            ValueError: if X has another shape than the points of the fit, or points lie outside its
+                domain, where there is no density.
         """
         model, x = self._setting.model, self._points(X)
+        if self.domain is not None:
+            self.domain.check(x)
         if which == "score":
             with torch.no_grad():
                 return self.field.score(x).numpy()

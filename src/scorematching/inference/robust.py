@@ -18,6 +18,7 @@ from scorematching.domains.base import Region
 from scorematching.errors import NotConvergedError
 from scorematching.inference.covariance import meat
 from scorematching.inference.fitting import Prepared, check_model, prepare
+from scorematching.inference.growth import require_variance
 from scorematching.inference.optimise import Optimum, minimise
 from scorematching.inference.parameters import Parametric, Theta
 from scorematching.inference.problem import Problem, jacobian
@@ -137,5 +138,6 @@ def _result(
     covariance = bread @ meat(found.gradients, problem.weights, None) @ bread.T
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
+    require_variance(problem, optimum)
     chosen = (prepared.objective, None, prepared.seed, prepared.columns)
     return FitResult(Setting(own, problem, optimum, *chosen), covariance)

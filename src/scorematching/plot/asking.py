@@ -100,7 +100,8 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
     if hasattr(model, "score_samples"):
         return np.asarray(model.score_samples(_as_given(x, like)), dtype=np.float64)
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
-        return np.where(_inside(model, x), model.predict(x), -np.inf)
+        found = log_density_at(model.field, x, torch.empty(0, dtype=torch.float64))
+        return np.where(_inside(model, x), found, -np.inf)
     if isinstance(model, Field) and not isinstance(model, LogDensityField):
         raise TypeError(
             f"the model must have a log-density, got {model!r}, which has a score alone; draw it "
@@ -123,7 +124,7 @@ def score_at(model: Any, x: Array, like: Any) -> Array:
     if hasattr(model, "grad_log_density"):
         return np.asarray(model.grad_log_density(_as_given(x, like)), dtype=np.float64)
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
-        return np.asarray(model.predict(x, "score"), dtype=np.float64)
+        return score_at(model.field, x, torch.empty(0, dtype=torch.float64))
     field = model if isinstance(model, Field) else _field(model, "grad_log_density")
     return _evaluate(field.score, model, x, like)
 

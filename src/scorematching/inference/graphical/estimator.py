@@ -58,8 +58,9 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         fit_location: estimate eta; False sets it to zero.
         scale: divide columns by their standard deviations first. Results are in units of X.
         weight: h of generalised score matching for positive kinds: "log" for
-            ``min(log(1 + x), cut)``, "x" for ``min(x, cut)``, "x^2" for ``min(x^2, cut)``. For
-            "gamma" use "x^2" where many points are close to zero.
+            ``min(log(1 + x), cut)``, "x" for ``min(x, cut)``, "x^2" for ``min(x^2, cut)``; None is
+            "x^2" for "gamma" and "log" for the others. For "gamma" the first two find edges that
+            are not there if points are close to zero.
         cut: of the weight, in standard deviations if scale is True.
         cv: number of folds of cross-validation.
         tol: change of entries of K, relative to the largest, at which a fit has converged.
@@ -100,7 +101,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
     diagonal_multiplier: float | None = None
     fit_location: bool = True
     scale: bool = True
-    weight: str = "log"
+    weight: str | None = None
     cut: float = 3.0
     cv: int = 5
     tol: float = 1e-5
@@ -131,7 +132,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         z = z - self._centre
 
         def mean_loss(part: Tensor) -> Tensor:
-            held_out = Quadratic.of(part, self._kind, Weight(self.weight, self.cut))
+            held_out = Quadratic.of(part, self._kind, self._weight())
             loss = held_out.loss(self._scaled_precision, self._scaled_eta)
             return torch.full((len(part),), loss, dtype=torch.float64)
 
@@ -146,7 +147,8 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         self._kind = find_kind(self.kind)
         check_domain(x, self._kind, self.kind)
         self.domain_ = "positive" if self._kind.positive else None
-        self._scales = _scales(x) if self.scale else torch.ones_like(x[0])
+        scales = _scales(x)
+        self._scales = scales if self.scale else torch.ones_like(x[0])
         z = x / self._scales
         # Products of columns far from zero would lose the digits of their differences.
         moved = self.fit_location and not self._kind.positive
@@ -166,13 +168,18 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
 
     def _log_density(self, x: Tensor) -> Tensor:
         check_domain(x, self._kind, self.kind)
-        K, eta = torch.as_tensor(self.precision_), torch.as_tensor(self.eta_)
-        return self._kind.log_density(x, K, eta)
+        # About the centre, since squares of columns far from zero would lose their digits.
+        z = x / self._scales - self._centre
+        return self._kind.log_density(z, self._scaled_precision, self._scaled_eta)
 
     # The steps of a fit.
 
+    def _weight(self) -> Weight:
+        default = "x^2" if self._kind.b == 0 else "log"
+        return Weight(default if self.weight is None else self.weight, self.cut)
+
     def _quadratic(self, z: Tensor) -> Quadratic:
-        return Quadratic.of(z, self._kind, Weight(self.weight, self.cut))
+        return Quadratic.of(z, self._kind, self._weight())
 
     def _penalties(self, problem: Problem, n: int) -> Array:
         if self.penalty is not None:
@@ -205,7 +212,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         if self.penalty is not None:
             return None, None
         if self.selection == "ebic":
-            scale = loss_scale(z, self._kind, Weight(self.weight, self.cut), total, location)
+            scale = loss_scale(z, self._kind, self._weight(), total, location)
             return extended_bic(problem, models, n / scale, n, self.ebic_gamma), None
         order = torch.randperm(n, generator=self._generator(self.random_state))
         folds = [self._quadratic(z[part]) for part in order.tensor_split(self.cv)]

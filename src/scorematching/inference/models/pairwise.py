@@ -30,7 +30,9 @@ class PairwiseInteraction(NamedModel):
         dim: D.
         a: power of the interactions, not negative.
         b: power of the linear term, not negative.
-        domain: where points live.
+        domain: where points live; by default the positive orthant, with the weight
+            ``min(x^2, 1)`` if a power is below one. With ``min(x, 1)`` gradients of the loss have
+            an infinite variance then, for the gamma distribution up to a shape of two.
 
     Reference: Inouye, Ravikumar and Dhillon (2016); Yu, Drton and Shojaie (2019, 2022).
 
@@ -46,12 +48,13 @@ class PairwiseInteraction(NamedModel):
         self, dim: int, a: float = 1.0, b: float = 1.0, domain: Region | None = None
     ) -> None:
         """Start without interactions."""
-        super().__init__(dim, PositiveOrthant() if domain is None else domain)
         for name, value in (("a", a), ("b", b)):
             if not is_number(value) or not 0 <= value < torch.inf:
                 raise ValueError(
                     f"{name} must be a number of at least 0, got {value!r}; 0 is the logarithm"
                 )
+        h = "min(x, 1)" if min(a, b) >= 1 else "min(x^2, 1)"
+        super().__init__(dim, PositiveOrthant(h) if domain is None else domain)
         self.a, self.b = float(a), float(b)
         self._symmetric = Symmetric(dim)
         self.linear = nn.Parameter(torch.zeros(dim))
