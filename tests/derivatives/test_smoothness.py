@@ -287,6 +287,13 @@ KINKED: dict[str, Callable[[Any], Any]] = {
         z * torch.arange(4.0).double()[torch.bucketize(z, HIDDEN[0, :3].sort()[0])]
     ),
     "relu^2": lambda z: torch.relu(z) ** 2,
+    "heights of bins by numpy": lambda z: (
+        torch.sin(z) + torch.from_numpy(np.digitize(z.detach().numpy(), [-0.5, 0.2]))
+    ),
+    "heights by a branch": lambda z: torch.stack(
+        [row.sin().sum() + (1.0 if row[0].item() > 0 else -1.0) for row in z]
+    ),
+    "sign of a real spectrum": lambda z: torch.fft.rfft(torch.exp(z)).angle().cos()[:, -1],
 }
 
 SMOOTH: dict[str, Callable[[Any], Any]] = {
