@@ -306,6 +306,33 @@ def test_a_context_of_as_many_rows(net: Net) -> None:
         VR(lambda x, c=context: net(x + c), X[:5])
 
 
+def test_a_context_for_every_point_after_one_for_all(net: Net) -> None:
+    def strict(x: Tensor, c: Tensor) -> Tensor:
+        if len(c) not in (1, len(x)):
+            raise IndexError("one context, or one for each point")
+        return net(x + c)
+
+    for use in range(9):
+        rows = 1 if use < 3 else 8
+        context = normal(rows, 3, generator=torch.Generator().manual_seed(use))
+        noise = VR.draw(X, torch.Generator().manual_seed(use))
+        found = VR.loss(LogDensityField(lambda x, c=context: strict(x, c)), X, noise)
+        truth = LogDensityField(lambda x, c=context: net(x + c), route="reverse")
+        assert_close(found, VR.loss(truth, X, noise), ROUTES)
+
+
+def test_features_of_different_numbers() -> None:
+    """They share findings, because one piece of code computes them."""
+    features = Net(5)
+    v = verification.fixed_signs(X, seed=0)
+    for num in (2, 5, 1, 3):
+        for _ in range(2):
+            field = LogDensityField(lambda x, n=num: features(x)[:, :n])
+            score, curvature = field.score_and_curvature(X, v)
+            assert score.shape == (8, num, 3)
+            assert curvature.shape == (8, num)
+
+
 @pytest.mark.parametrize("frozen", ["first", "last", "all", "inside"])
 def test_frozen_parameters(frozen: str, net: Net) -> None:
     parts = {"first": net.first, "last": net.last, "all": net, "inside": nn.Module()}

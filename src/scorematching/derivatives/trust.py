@@ -219,8 +219,8 @@ def _is_confirmed(
 
 def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:
     """A model with features as a random combination of them, which is cheaper to check."""
-    if findings.outputs is None:
-        findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
+    # Counted anew at every check: a closure may return more features than the one before.
+    findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
     if findings.outputs == 1:
         return model
     weights = torch.randn(findings.outputs, generator=torch.Generator().manual_seed(3)).to(x)
@@ -292,10 +292,10 @@ def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
 
 
 def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:
-    """An answer by a route that may not exist for this model."""
+    """An answer by a route that may not exist for this model, or not at these points."""
     try:
         return _detached(ask(x, v))
-    except RuntimeError:
+    except Exception:
         return ()
 
 
@@ -311,7 +311,18 @@ def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
     few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
     if findings.any_batch is None and len(few) < len(x):
         findings.any_batch = _takes(model, x.detach(), few)
+    elif findings.any_batch:  # a closure may hold a context of N rows by now
+        findings.any_batch = _runs(model, few)
     return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
+
+
+def _runs(model: Model, few: Tensor) -> bool:
+    """Whether a model takes a few points without an error."""
+    try:
+        _value(model, few)
+    except Exception:  # of any kind: whether the model is at fault shows with all points
+        return False
+    return True
 
 
 @torch.no_grad()
