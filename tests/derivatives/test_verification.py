@@ -375,6 +375,20 @@ def test_models_that_couple_points_are_refused(how: str, net: Net) -> None:
         VR(field, X)
 
 
+def test_models_that_begin_to_couple_points_are_refused(net: Net) -> None:
+    """By a layer of their own in training mode, say."""
+    centres = False
+
+    def model(x: Tensor) -> Tensor:
+        return net(x - x.mean(0) if centres else x)
+
+    for _ in range(3):
+        VR(model, X)
+    centres = True
+    with pytest.raises(ValueError, match="every point by itself"):
+        VR(model, X)
+
+
 def test_models_that_couple_points_are_refused_after_a_single_point(net: Net) -> None:
     """One point has no others to be coupled with."""
     coupled = COUPLED["distances between points"]
