@@ -256,6 +256,18 @@ def test_functions_of_torch_in_one_piece_of_code_are_told_apart(how: str) -> Non
         objective(HELD[how](net, torch.relu), x)
 
 
+@pytest.mark.parametrize("objective", [VR, sm.DenoisingScoreMatching(0.3)])
+def test_functions_that_are_global_are_told_apart(objective: sm.Objective) -> None:
+    """As in a notebook, where one cell is run again with another activation."""
+    net, x = nn.Linear(3, 8).double(), normal(64, 3, generator=torch.Generator().manual_seed(0))
+    cell: dict[str, Any] = {"net": net, "act": torch.tanh}
+    exec("def density(x):\n    return act(net(x)).sum(-1)", cell)
+    objective(cell["density"], x)
+    cell["act"] = torch.relu
+    with pytest.raises(sm.SmoothnessError):
+        objective(cell["density"], x)
+
+
 class Sum:
     """A log-density of two parts, no module itself."""
 

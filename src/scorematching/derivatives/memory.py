@@ -153,8 +153,7 @@ def _held(thing: Any) -> Iterator[Any]:
         yield from (held for held in (getattr(thing, "__self__", None),) if held is not None)
         yield from (_contents(cell) for cell in function.__closure__ or ())
         yield from function.__defaults__ or ()
-        names = function.__code__.co_names
-        yield from (function.__globals__[n] for n in names if n in function.__globals__)
+        yield from _globals(function)
     else:
         yield from (getattr(thing, a) for a in ("func", "args", "keywords") if hasattr(thing, a))
         yield from getattr(thing, "__dict__", {}).values()
@@ -168,6 +167,12 @@ def _modules(call: Any) -> Iterator[nn.Module]:
             yield held
         elif isinstance(held, (list, tuple, dict)) or (held is bound and held is not None):
             yield from (inner for inner in _held(held) if isinstance(inner, nn.Module))
+
+
+def _globals(function: Any) -> list[Any]:
+    """The global objects that the code of a function names."""
+    known = function.__globals__
+    return [known[name] for name in function.__code__.co_names if name in known]
 
 
 def _contents(cell: Any) -> Any:
@@ -185,7 +190,8 @@ def _code(call: Any) -> tuple[Any, ...]:
     code = getattr(function, "__code__", type(function))
     closed = map(_contents, getattr(function, "__closure__", None) or ())
     given = (*(getattr(function, "__defaults__", None) or ()), *getattr(call, "args", ()))
-    held = (*closed, *given, *getattr(call, "keywords", {}).values())
+    named = _globals(function) if hasattr(function, "__code__") else ()
+    held = (*closed, *given, *getattr(call, "keywords", {}).values(), *named)
     inner = [h for h in held if callable(h) and h is not call and not isinstance(h, nn.Module)]
     return (code, *(_kind(h) for h in inner))
 
