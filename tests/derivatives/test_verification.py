@@ -321,6 +321,63 @@ def test_a_context_for_every_point_after_one_for_all(net: Net) -> None:
         assert_close(found, VR.loss(truth, X, noise), ROUTES)
 
 
+SPARSE_POINTS = X * (torch.arange(24).reshape(8, 3) % 3 > 0)
+"""Points of which every first coordinate is zero."""
+
+BY_CONVENTION: dict[str, Model] = {
+    "modulus squared": lambda z: -z.abs().square(),
+    "modulus cubed over it": lambda z: -(z * z).abs(),
+    "log cosh by hand": lambda z: -z.abs() - torch.log1p(torch.exp(-2 * z.abs())),
+    "softplus by hand": lambda z: -z.clamp(min=0) - torch.log1p(torch.exp(-z.abs())),
+}
+
+ORDINARY: dict[str, Model] = {
+    "square": lambda z: -z.square(),
+    "log cosh": lambda z: -z - F.softplus(-2 * z),
+    "relu cubed": lambda z: -(F.relu(z) ** 3) - z.square(),
+    "fourth power": lambda z: -(z**4) - z.square(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("objective", [VR, SM])
+@pytest.mark.parametrize("how", BY_CONVENTION)
+def test_derivatives_that_are_wrong_at_zeros_are_refused(
+    how: str, objective: sm.Objective, dtype: torch.dtype
+) -> None:
+    """All routes agree on them, and the function itself is smooth."""
+
+    def model(x: Tensor) -> Tensor:
+        return BY_CONVENTION[how](x).sum(1)
+
+    objective(model, X.to(dtype))
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        objective(lambda x: model(x), SPARSE_POINTS.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_columns_of_very_different_units_are_ordinary(dtype: torch.dtype) -> None:
+    units = torch.tensor([1e6, 1.0, 1e-6], dtype=dtype)
+    VR(lambda x: -torch.log1p((x / units).square()).sum(1), SPARSE_POINTS.to(dtype) * units)
+
+
+def test_points_on_the_boundary_of_a_support_are_ordinary() -> None:
+    def model(x: Tensor) -> Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("negative")
+        return -x.square().sum(1)
+
+    VR(model, SPARSE_POINTS.abs())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("how", ORDINARY)
+def test_zeros_are_ordinary_points_of_other_functions(how: str, dtype: torch.dtype) -> None:
+    x = SPARSE_POINTS.to(dtype)
+    VR(lambda x: ORDINARY[how](x).sum(1), x)
+    SM(lambda x: ORDINARY[how](x).sum(1), x)
+
+
 def test_features_of_different_numbers() -> None:
     """They share findings, because one piece of code computes them."""
     features = Net(5)

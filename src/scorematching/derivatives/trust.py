@@ -20,7 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import smoothness, speed, verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, Pair, Question, RandomModelError, Way
-from scorematching.derivatives.notices import describe, other_values, warn
+from scorematching.derivatives.notices import describe, exceptional_points, other_values, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.errors import SmoothnessError, WrongDerivativeError
 
@@ -214,7 +214,7 @@ def _verify(
         else:
             _require_finite(model, found[0], points)
             if _agrees(model, traced, found, _try(reverse, points, v), points, v, trained):
-                return
+                return _require_ordinary(model, traced, found, points, v)
             names = _suspects(model.findings) or "one of its operations"
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
     found = _detached(reverse(points, v))
@@ -227,6 +227,15 @@ def _verify(
             "graph); use operations that torch differentiates twice (odeint instead of "
             "odeint_adjoint), or FiniteDifferenceSSM, which needs no second derivative"
         )
+    _require_ordinary(model, reverse, found, points, v)
+
+
+def _require_ordinary(
+    model: Model, ask: Callable[[Tensor, Tensor], Pair], found: Pair, x: Tensor, v: Tensor
+) -> None:
+    """Refuse derivatives that are others at the points than right beside them."""
+    if model.check_smoothness and verification.is_exceptional(ask, found, x, v):
+        raise exceptional_points(model.kind)
 
 
 def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
