@@ -254,3 +254,63 @@ def test_functions_of_torch_in_one_piece_of_code_are_told_apart(how: str) -> Non
     objective(HELD[how](net, torch.tanh), x)
     with pytest.raises(sm.SmoothnessError):
         objective(HELD[how](net, torch.relu), x)
+
+
+@pytest.mark.parametrize("objective", [VR, sm.DenoisingScoreMatching(0.3)])
+def test_functions_that_are_global_are_told_apart(objective: sm.Objective) -> None:
+    """As in a notebook, where one cell is run again with another activation."""
+    net, x = nn.Linear(3, 8).double(), normal(64, 3, generator=torch.Generator().manual_seed(0))
+    cell: dict[str, Any] = {"net": net, "act": torch.tanh}
+    exec("def density(x):\n    return act(net(x)).sum(-1)", cell)
+    objective(cell["density"], x)
+    cell["act"] = torch.relu
+    with pytest.raises(sm.SmoothnessError):
+        objective(cell["density"], x)
+
+
+class Sum:
+    """A log-density of two parts, no module itself."""
+
+    def __init__(self, base: nn.Module, tilt: nn.Module) -> None:
+        self.base, self.tilt = base, tilt
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.tilt(x)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self(x)
+
+
+def add(base: nn.Module, tilt: nn.Module, x: Tensor) -> Tensor:
+    return base(x) + tilt(x)
+
+
+SUMS: dict[str, Callable[[nn.Module, nn.Module], Any]] = {
+    "closure": lambda base, tilt: lambda x: base(x) + tilt(x),
+    "default": lambda base, tilt: lambda x, a=base, b=tilt: a(x) + b(x),
+    "list": lambda base, tilt: (lambda parts: lambda x: sum(f(x) for f in parts))([base, tilt]),
+    "partial": lambda base, tilt: partial(add, base, tilt),
+    "object": Sum,
+    "bound method": lambda base, tilt: Sum(base, tilt).log_prob,
+}
+
+
+@pytest.mark.parametrize("objective", [VR, sm.DenoisingScoreMatching(0.3)])
+@pytest.mark.parametrize("how", SUMS)
+def test_models_that_share_a_module_are_told_apart(how: str, objective: sm.Objective) -> None:
+    base, x = Net(), normal(64, 3, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        objective(SUMS[how](base, Net()), x)
+    kinked = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0)).double()
+    with pytest.raises(sm.SmoothnessError):
+        objective(SUMS[how](base, kinked), x)
+
+
+def test_findings_about_models_that_are_gone_are_dropped() -> None:
+    base = Net()
+    for _ in range(5):
+        findings_of(SUMS["closure"](base, Net()), "log-density")
+    kept = Net()
+    first = findings_of(SUMS["closure"](base, kept), "log-density")
+    assert findings_of(SUMS["closure"](base, kept), "log-density") is first
+    assert len(vars(base)[ATTRIBUTE]) <= 2

@@ -325,6 +325,24 @@ def test_complex_intermediates(model: type[nn.Module], objective: sm.Objective) 
         assert_close(*gradients, ROUTES)
 
 
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize(
+    "objective", [sm.SlicedScoreMatching(num_projections=3), sm.ScoreMatching()]
+)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_matrices(layout: torch.layout, objective: sm.Objective) -> None:
+    """Torch takes one direction at a time through them."""
+    layer, x = built(lambda: nn.Linear(4, 4)), points(5, 4)
+    ring = 2 * torch.eye(4, dtype=torch.float64) - torch.eye(4, dtype=torch.float64)[[1, 2, 3, 0]]
+
+    def energy(x: Tensor, matrix: Tensor) -> Tensor:
+        return torch.sin((matrix @ layer(x).T).T).sum(1) - 0.5 * x.square().sum(1)
+
+    sparse = ring.to_sparse(layout=layout)
+    truth = partial(energy, matrix=ring)
+    assert_same_as(lambda x: energy(x, sparse), truth, layer, x, objective)
+
+
 def test_the_spectral_norm_of_a_matrix() -> None:
     layer, x = built(lambda: nn.Linear(8, 4)), points(4, 3, 8)
 

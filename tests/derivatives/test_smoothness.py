@@ -287,6 +287,13 @@ KINKED: dict[str, Callable[[Any], Any]] = {
         z * torch.arange(4.0).double()[torch.bucketize(z, HIDDEN[0, :3].sort()[0])]
     ),
     "relu^2": lambda z: torch.relu(z) ** 2,
+    "heights of bins by numpy": lambda z: (
+        torch.sin(z) + torch.from_numpy(np.digitize(z.detach().numpy(), [-0.5, 0.2]))
+    ),
+    "heights by a branch": lambda z: torch.stack(
+        [row.sin().sum() + (1.0 if row[0].item() > 0 else -1.0) for row in z]
+    ),
+    "sign of a real spectrum": lambda z: torch.fft.rfft(torch.exp(z)).angle().cos()[:, -1],
 }
 
 SMOOTH: dict[str, Callable[[Any], Any]] = {
@@ -423,16 +430,57 @@ def test_few_points_are_measured_again_at_the_16th_use() -> None:
             objective(field, points(6, seed))
 
 
-def test_a_layer_that_is_exchanged_is_measured() -> None:
-    net = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 1), nn.Flatten(0)).double()
+def layers(act: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 8), act, nn.Linear(8, 1), nn.Flatten(0)).double()
+
+
+@pytest.mark.parametrize("uses", [1, 2, 3, 5])
+def test_a_layer_that_is_exchanged_is_measured(uses: int) -> None:
+    net = layers(nn.Softplus())
     objective, x = SlicedScoreMatchingVR(), points(64)
-    for _ in range(3):
+    for _ in range(uses):
         objective(net, x)
-    net[1] = nn.SiLU()
-    objective(net, x)
     net[1] = nn.ELU()
     with pytest.raises(SmoothnessError, match="elu"):
         objective(net, x)
+
+
+def test_a_second_layer_that_is_exchanged_is_measured() -> None:
+    net = layers(nn.Softplus())
+    objective, x = SlicedScoreMatchingVR(), points(64)
+    for act in (nn.Softplus(), nn.SiLU()):
+        net[1] = act
+        objective(net, x)
+    net[1] = nn.ELU()
+    with pytest.raises(SmoothnessError, match="elu"):
+        objective(net, x)
+
+
+class Vmapped(nn.Module):
+    """ReLU where the engine cannot follow it."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.func.vmap(torch.relu)(z)
+
+
+@pytest.mark.parametrize("uses", [1, 2, 3, 5])
+def test_a_layer_that_cannot_be_traced_is_measured(uses: int) -> None:
+    net = layers(nn.Softplus())
+    objective, x = SlicedScoreMatchingVR(), points(64)
+    for _ in range(uses):
+        objective(net, x)
+    net[1] = Vmapped()
+    with pytest.raises(SmoothnessError):
+        objective(net, x)
+
+
+@pytest.mark.parametrize("objective", [SlicedScoreMatchingVR(), DenoisingScoreMatching(SIGMA)])
+def test_a_model_is_accepted_after_the_advice_was_followed(objective: Any) -> None:
+    net, x = layers(nn.ReLU()), points(64)
+    with pytest.raises(SmoothnessError, match="SiLU"):
+        objective(net, x)
+    net[1] = nn.SiLU()
+    objective(net, x)
 
 
 def test_the_strongest_of_several_kinks_decides() -> None:

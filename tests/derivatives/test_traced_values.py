@@ -129,6 +129,26 @@ def test_points_cannot_be_changed_in_place() -> None:
     assert torch.equal(X, before)
 
 
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "diagonal": lambda h: h.diagonal(dim1=1, dim2=2),
+    "linalg.diagonal": torch.linalg.diagonal,
+    "unfold": lambda h: h.unfold(1, 2, 1),
+    "view_as_complex": lambda h: torch.view_as_complex(h[..., :2].contiguous() * 1),
+    "imag": lambda h: torch.complex(h, h).imag,
+    "conj": torch.conj,
+    "slice": lambda h: h[:, :2],
+}
+
+
+@pytest.mark.parametrize("how", VIEWS)
+def test_a_view_cannot_be_changed_in_place(how: str) -> None:
+    """What it shares the memory of would have to change too."""
+    h = torch.sin(traced()).reshape(4, 3, 1) * torch.ones(3, dtype=X.dtype)
+    view = VIEWS[how](h)
+    with pytest.raises(Untraceable, match="in place"):
+        view.mul_(2.0)
+
+
 COPIES = [copy.copy, copy.deepcopy, lambda z: pickle.loads(pickle.dumps(z))]
 
 

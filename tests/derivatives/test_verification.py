@@ -306,6 +306,90 @@ def test_a_context_of_as_many_rows(net: Net) -> None:
         VR(lambda x, c=context: net(x + c), X[:5])
 
 
+def test_a_context_for_every_point_after_one_for_all(net: Net) -> None:
+    def strict(x: Tensor, c: Tensor) -> Tensor:
+        if len(c) not in (1, len(x)):
+            raise IndexError("one context, or one for each point")
+        return net(x + c)
+
+    for use in range(9):
+        rows = 1 if use < 3 else 8
+        context = normal(rows, 3, generator=torch.Generator().manual_seed(use))
+        noise = VR.draw(X, torch.Generator().manual_seed(use))
+        found = VR.loss(LogDensityField(lambda x, c=context: strict(x, c)), X, noise)
+        truth = LogDensityField(lambda x, c=context: net(x + c), route="reverse")
+        assert_close(found, VR.loss(truth, X, noise), ROUTES)
+
+
+SPARSE_POINTS = X * (torch.arange(24).reshape(8, 3) % 3 > 0)
+"""Points of which every first coordinate is zero."""
+
+BY_CONVENTION: dict[str, Model] = {
+    "modulus squared": lambda z: -z.abs().square(),
+    "modulus cubed over it": lambda z: -(z * z).abs(),
+    "log cosh by hand": lambda z: -z.abs() - torch.log1p(torch.exp(-2 * z.abs())),
+    "softplus by hand": lambda z: -z.clamp(min=0) - torch.log1p(torch.exp(-z.abs())),
+}
+
+ORDINARY: dict[str, Model] = {
+    "square": lambda z: -z.square(),
+    "log cosh": lambda z: -z - F.softplus(-2 * z),
+    "relu cubed": lambda z: -(F.relu(z) ** 3) - z.square(),
+    "fourth power": lambda z: -(z**4) - z.square(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("objective", [VR, SM])
+@pytest.mark.parametrize("how", BY_CONVENTION)
+def test_derivatives_that_are_wrong_at_zeros_are_refused(
+    how: str, objective: sm.Objective, dtype: torch.dtype
+) -> None:
+    """All routes agree on them, and the function itself is smooth."""
+
+    def model(x: Tensor) -> Tensor:
+        return BY_CONVENTION[how](x).sum(1)
+
+    objective(model, X.to(dtype))
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        objective(lambda x: model(x), SPARSE_POINTS.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_columns_of_very_different_units_are_ordinary(dtype: torch.dtype) -> None:
+    units = torch.tensor([1e6, 1.0, 1e-6], dtype=dtype)
+    VR(lambda x: -torch.log1p((x / units).square()).sum(1), SPARSE_POINTS.to(dtype) * units)
+
+
+def test_points_on_the_boundary_of_a_support_are_ordinary() -> None:
+    def model(x: Tensor) -> Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("negative")
+        return -x.square().sum(1)
+
+    VR(model, SPARSE_POINTS.abs())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("how", ORDINARY)
+def test_zeros_are_ordinary_points_of_other_functions(how: str, dtype: torch.dtype) -> None:
+    x = SPARSE_POINTS.to(dtype)
+    VR(lambda x: ORDINARY[how](x).sum(1), x)
+    SM(lambda x: ORDINARY[how](x).sum(1), x)
+
+
+def test_features_of_different_numbers() -> None:
+    """They share findings, because one piece of code computes them."""
+    features = Net(5)
+    v = verification.fixed_signs(X, seed=0)
+    for num in (2, 5, 1, 3):
+        for _ in range(2):
+            field = LogDensityField(lambda x, n=num: features(x)[:, :n])
+            score, curvature = field.score_and_curvature(X, v)
+            assert score.shape == (8, num, 3)
+            assert curvature.shape == (8, num)
+
+
 @pytest.mark.parametrize("frozen", ["first", "last", "all", "inside"])
 def test_frozen_parameters(frozen: str, net: Net) -> None:
     parts = {"first": net.first, "last": net.last, "all": net, "inside": nn.Module()}
@@ -346,6 +430,20 @@ def test_models_that_couple_points_are_refused(how: str, net: Net) -> None:
     field = LogDensityField(lambda x: COUPLED[how](x, net), check_smoothness=False)
     with pytest.raises(ValueError, match=r"every point by itself.*model\.eval"):
         VR(field, X)
+
+
+def test_models_that_begin_to_couple_points_are_refused(net: Net) -> None:
+    """By a layer of their own in training mode, say."""
+    centres = False
+
+    def model(x: Tensor) -> Tensor:
+        return net(x - x.mean(0) if centres else x)
+
+    for _ in range(3):
+        VR(model, X)
+    centres = True
+    with pytest.raises(ValueError, match="every point by itself"):
+        VR(model, X)
 
 
 def test_models_that_couple_points_are_refused_after_a_single_point(net: Net) -> None:

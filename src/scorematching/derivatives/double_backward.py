@@ -2,13 +2,14 @@
 
 The first gradient is computed once and shared by all directions; every direction then costs one
 more backward pass. Directions are taken in chunks, so that the memory of an evaluation does not
-grow with their number.
+grow with their number, or one by one where torch cannot batch the backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -92,14 +93,16 @@ def _pull_back(s: Tensor, x: Tensor, v: Tensor, create_graph: bool) -> Tensor | 
     """``v' (ds/dx)`` for every direction of ``v: (m, N, *event)``; None where s ignores x."""
     if not s.requires_grad:
         return None
-    batched = v.shape[0] > 1
-    (product,) = torch.autograd.grad(
-        s,
-        x,
-        v if batched else v[0],
-        create_graph=create_graph,
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=batched,
+    grad = partial(
+        torch.autograd.grad, s, x, create_graph=create_graph, retain_graph=True, allow_unused=True
     )
-    return product if batched or product is None else product[None]
+    if v.shape[0] > 1:
+        try:
+            return grad(grad_outputs=v, is_grads_batched=True)[0]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # a product with a sparse matrix, for example, which vmap refuses
+            products = [grad(grad_outputs=w)[0] for w in v]
+            return None if products[0] is None else torch.stack(products)
+    (product,) = grad(grad_outputs=v[0])
+    return None if product is None else product[None]

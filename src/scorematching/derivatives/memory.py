@@ -3,7 +3,8 @@
 Whether a model can be traced, whether its answers were right and how smooth it is are measured once
 and needed at every step. The findings lie on the model: in the ``__dict__`` of the nn.Module that a
 callable is, or that a function, method, partial or closure holds, so that a closure made anew for
-every batch shares them. Copies of a model start without findings, and so does a loaded one.
+every batch shares them. Models of several modules share them where all modules are the same. Copies
+of a model start without findings, and so does a loaded one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, MethodDescriptorType
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, nn
 
@@ -74,6 +76,30 @@ class Notes(dict[Any, Findings]):
     def __reduce__(self) -> Any:
         return dict, ()
 
+    def forget_the_dead(self) -> None:
+        """Drop findings about models of which a module no longer exists."""
+        for key in [k for k in self if any(isinstance(o, Other) and o.is_dead for o in k)]:
+            del self[key]
+
+
+class Other:
+    """A further module of a model, as part of a key: the module itself, which it does not hold."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.number, self.module = id(module), ref(module)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the module no longer exists."""
+        return self.module() is None
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Other) and self.module() is other.module()
+        return same and not self.is_dead
+
 
 def findings_of(call: Any, kind: str) -> Findings:
     """The findings about a callable, in the mode it is in."""
@@ -83,12 +109,16 @@ def findings_of(call: Any, kind: str) -> Findings:
     owner = owner_of(call)
     if owner is None:
         return Findings()
-    key = (kind, getattr(owner, "training", None), *_code(call))
+    others = (Other(module) for module in _modules(call) if module is not owner)
+    key = (kind, getattr(owner, "training", None), *_code(call), *others)
     notes = vars(owner).get(ATTRIBUTE)
     if not isinstance(notes, Notes):
         notes = Notes()
         object.__setattr__(owner, ATTRIBUTE, notes)
-    return notes.setdefault(key, Findings())
+    if key not in notes:
+        notes.forget_the_dead()
+        notes[key] = Findings()
+    return notes[key]
 
 
 def owner_of(call: Any) -> Any:
@@ -123,11 +153,26 @@ def _held(thing: Any) -> Iterator[Any]:
         yield from (held for held in (getattr(thing, "__self__", None),) if held is not None)
         yield from (_contents(cell) for cell in function.__closure__ or ())
         yield from function.__defaults__ or ()
-        names = function.__code__.co_names
-        yield from (function.__globals__[n] for n in names if n in function.__globals__)
+        yield from _globals(function)
     else:
         yield from (getattr(thing, a) for a in ("func", "args", "keywords") if hasattr(thing, a))
         yield from getattr(thing, "__dict__", {}).values()
+
+
+def _modules(call: Any) -> Iterator[nn.Module]:
+    """The modules that a callable holds itself, in its arguments, or in its object."""
+    bound = getattr(call, "__self__", None)
+    for held in _held(call):
+        if isinstance(held, nn.Module):
+            yield held
+        elif isinstance(held, (list, tuple, dict)) or (held is bound and held is not None):
+            yield from (inner for inner in _held(held) if isinstance(inner, nn.Module))
+
+
+def _globals(function: Any) -> list[Any]:
+    """The global objects that the code of a function names."""
+    known = function.__globals__
+    return [known[name] for name in function.__code__.co_names if name in known]
 
 
 def _contents(cell: Any) -> Any:
@@ -145,7 +190,8 @@ def _code(call: Any) -> tuple[Any, ...]:
     code = getattr(function, "__code__", type(function))
     closed = map(_contents, getattr(function, "__closure__", None) or ())
     given = (*(getattr(function, "__defaults__", None) or ()), *getattr(call, "args", ()))
-    held = (*closed, *given, *getattr(call, "keywords", {}).values())
+    named = _globals(function) if hasattr(function, "__code__") else ()
+    held = (*closed, *given, *getattr(call, "keywords", {}).values(), *named)
     inner = [h for h in held if callable(h) and h is not call and not isinstance(h, nn.Module)]
     return (code, *(_kind(h) for h in inner))
 

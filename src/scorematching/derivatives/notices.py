@@ -7,7 +7,7 @@ import warnings
 
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.memory import Findings
-from scorematching.errors import PerformanceWarning
+from scorematching.errors import PerformanceWarning, WrongDerivativeError
 
 
 def warn(findings: Findings) -> None:
@@ -46,6 +46,17 @@ def describe(error: Exception) -> str:
         frame = frame.tb_next
     kind = "" if isinstance(error, Untraceable) else f"{type(error).__name__}: "
     return f"{kind}{text}, at {place}" if place else f"{kind}{text}"
+
+
+def exceptional_points(kind: str) -> WrongDerivativeError:
+    """The error for derivatives that torch defines by convention, exactly where points lie."""
+    return WrongDerivativeError(
+        f"the derivatives of this {kind} must be at the points as they are right beside them, got "
+        "others: points lie where torch defines a derivative by convention (that of abs, sign, "
+        "max, clamp or a comparison, at a coordinate of zero or at ties), which is wrong for this "
+        "smooth function; write it without that operation (square, softplus, logsumexp; "
+        "z + softplus(-2 z) - log(2) is log(cosh(z))), or add a little noise to the points"
+    )
 
 
 def other_values(changes: bool) -> ValueError:

@@ -22,7 +22,6 @@ from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tan
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.model import Model, Pair, Question
-from scorematching.derivatives.smoothness import require_trainable
 from scorematching.derivatives.trust import answer, require_smooth
 
 # ----------------------------------------------------- scores of log-densities and vector fields
@@ -32,11 +31,10 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density, or a vector field itself; refused where it jumps."""
     s = model.score(x) if model.is_log_density else model.evaluate(x)
     if training:
-        require_smooth(model, x, order=0, what="score", differentiates=model.is_log_density)
-        measured = model.findings.smoothness
-        if model.check_smoothness and measured is not None:
-            # Other answers are compared with differences, which show the same mistake.
-            require_trainable(measured)
+        density = model.is_log_density
+        model.findings.uses["score"] += 1
+        # Other answers are compared with differences, which show a score that is cut.
+        require_smooth(model, x, order=0, what="score", differentiates=density, trained=True)
     return s
 
 

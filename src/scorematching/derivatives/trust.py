@@ -8,7 +8,7 @@ differences `WrongDerivativeError` is raised. Whether a model is smooth enough i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import smoothness, speed, verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, Pair, Question, RandomModelError, Way
-from scorematching.derivatives.notices import describe, other_values, warn
+from scorematching.derivatives.notices import describe, exceptional_points, other_values, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.errors import SmoothnessError, WrongDerivativeError
 
@@ -40,6 +40,7 @@ def answer(
     ``verified=False`` leaves them to other questions.
     """
     findings = model.findings
+    before = findings.met
     findings.uses[question.name] += 1
     require_smooth(model, x, order=int(training), what="curvature")
     uses = findings.uses[question.name]
@@ -50,16 +51,18 @@ def answer(
     elif uses == 3 and model.route == "auto" and speed.may_be_slow(findings) and can_read_values(x):
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
-        before = findings.met
         score, second = _traced_or_not(model, question, x, arguments, findings)
-        if findings.met != before and _has_new_kinks(findings) and can_read_values(x):
+        if _has_new_kinks(findings, before):
             findings.smoothness = None
+        if findings.smoothness is None:  # the model has changed
             require_smooth(model, x, order=int(training), what="curvature")
         if after and not _is_confirmed(model, question, x, arguments, (score, second), findings):
             _verify(model, question, x, training, findings)
             if _route(model, question, findings) != "traced":
                 score, second = question.reverse(model, x, *arguments)
     else:
+        if findings.smoothness is None:
+            require_smooth(model, x, order=int(training), what="curvature")
         score, second = question.reverse(model, x, *arguments)
     warn(findings)
     return score, model.touch_parameters(second)
@@ -91,6 +94,8 @@ def _traced_or_not(
 
 def _note_obstacle(findings: Findings, question: Question, error: Exception) -> None:
     findings.obstacle = describe(error)
+    if findings.kinks is not None:  # it was traced before, so it has changed
+        findings.smoothness = None
     _take_double_backward(findings, question, f"cannot be traced ({findings.obstacle})")
 
 
@@ -104,28 +109,51 @@ def _take_double_backward(findings: Findings, question: Question, reason: str) -
 
 
 def require_smooth(
-    model: Model, x: Tensor, order: int, what: str, differentiates: bool = True
+    model: Model,
+    x: Tensor,
+    order: int,
+    what: str,
+    differentiates: bool = True,
+    trained: bool = False,
 ) -> None:
     """Refuse a model whose score is not C^order near the points; measured once and remembered.
 
+    A refusal is measured anew: the layer at fault may have been replaced.
+
     Raises:
         SmoothnessError: with the operation at fault, where it is known.
-        WrongDerivativeError: if it is differentiated although part of it is cut from the graph.
+        WrongDerivativeError: if it is differentiated although part of it is cut from the graph, or
+            ``trained`` on although its score is.
     """
     if not model.check_smoothness:
         return
+
+    def require(measured: smoothness.Measurement) -> None:
+        smoothness.require(measured, order, what, model.kind)
+        if differentiates:
+            smoothness.require_whole(measured, model.kind)
+        if trained:
+            smoothness.require_trainable(measured)
+
     findings = model.findings
-    if findings.smoothness is None or _measures_again(findings, len(x)):
-        if not can_read_values(x):
-            return
-        _value(model, x)  # raises where the model itself is wrong
-        findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
-        findings.measured_points = len(x)
-        if findings.smoothness.cut:
-            _few(model, x, findings)  # raises where the points of a batch are coupled
-    smoothness.require(findings.smoothness, order, what, model.kind)
-    if differentiates:
-        smoothness.require_whole(findings.smoothness, model.kind)
+    if findings.smoothness is not None and not _measures_again(findings, len(x)):
+        try:
+            return require(findings.smoothness)
+        except (SmoothnessError, WrongDerivativeError):
+            if not can_read_values(x):
+                raise
+    if can_read_values(x):
+        _measure(model, x, findings)
+        require(findings.smoothness)
+
+
+def _measure(model: Model, x: Tensor, findings: Findings) -> None:
+    """Measure smoothness at points, and remember it."""
+    _value(model, x)  # raises where the model itself is wrong
+    findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
+    findings.measured_points = len(x)
+    if findings.smoothness.cut:
+        _few(model, x, findings)  # raises where the points of a batch are coupled
 
 
 def _measures_again(findings: Findings, points: int) -> bool:
@@ -145,9 +173,16 @@ def _measures_again(findings: Findings, points: int) -> bool:
     return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
 
 
-def _has_new_kinks(findings: Findings) -> bool:
-    """Whether the last trace met operations with kinks that no other did: a new layer, say."""
-    kinks, known = {name for name, _ in findings.met if has_kink(name)}, findings.kinks
+def _has_new_kinks(findings: Findings, before: Sequence[tuple[str, str]]) -> bool:
+    """Whether the last trace met operations with kinks that no other did: a new layer, say.
+
+    ``before`` are the operations of the trace before this use; the first one has nothing to be
+    compared with.
+    """
+    known = findings.kinks
+    if known is not None and findings.met == before:
+        return False
+    kinks = {name for name, _ in findings.met if has_kink(name)}
     findings.kinks = kinks | (known or set())
     return known is not None and not kinks <= known
 
@@ -179,7 +214,7 @@ def _verify(
         else:
             _require_finite(model, found[0], points)
             if _agrees(model, traced, found, _try(reverse, points, v), points, v, trained):
-                return
+                return _require_ordinary(model, traced, found, points, v)
             names = _suspects(model.findings) or "one of its operations"
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
     found = _detached(reverse(points, v))
@@ -192,6 +227,15 @@ def _verify(
             "graph); use operations that torch differentiates twice (odeint instead of "
             "odeint_adjoint), or FiniteDifferenceSSM, which needs no second derivative"
         )
+    _require_ordinary(model, reverse, found, points, v)
+
+
+def _require_ordinary(
+    model: Model, ask: Callable[[Tensor, Tensor], Pair], found: Pair, x: Tensor, v: Tensor
+) -> None:
+    """Refuse derivatives that are others at the points than right beside them."""
+    if model.check_smoothness and verification.is_exceptional(ask, found, x, v):
+        raise exceptional_points(model.kind)
 
 
 def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
@@ -219,8 +263,8 @@ def _is_confirmed(
 
 def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:
     """A model with features as a random combination of them, which is cheaper to check."""
-    if findings.outputs is None:
-        findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
+    # Counted anew at every check: a closure may return more features than the one before.
+    findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
     if findings.outputs == 1:
         return model
     weights = torch.randn(findings.outputs, generator=torch.Generator().manual_seed(3)).to(x)
@@ -292,10 +336,10 @@ def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
 
 
 def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:
-    """An answer by a route that may not exist for this model."""
+    """An answer by a route that may not exist for this model, or not at these points."""
     try:
         return _detached(ask(x, v))
-    except RuntimeError:
+    except Exception:
         return ()
 
 
@@ -311,7 +355,19 @@ def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
     few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
     if findings.any_batch is None and len(few) < len(x):
         findings.any_batch = _takes(model, x.detach(), few)
+    elif findings.any_batch:  # by now a closure may hold a context of N rows, or a layer couple
+        late = findings.uses.total() > 2
+        findings.any_batch = _takes(model, x.detach(), few) if late else _runs(model, few)
     return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
+
+
+def _runs(model: Model, few: Tensor) -> bool:
+    """Whether a model takes a few points without an error."""
+    try:
+        _value(model, few)
+    except Exception:  # of any kind: whether the model is at fault shows with all points
+        return False
+    return True
 
 
 @torch.no_grad()

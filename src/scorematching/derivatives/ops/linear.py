@@ -34,6 +34,11 @@ class Linear(NamedTuple):
     keeps_axis: bool = True
     selection: bool = True
 
+    @property
+    def scales(self) -> Any:
+        """The coefficients, as tapes take them; None where they are not known."""
+        return ONES if self.selection else None
+
 
 def linear(*names: str, **facts: Any) -> None:
     """Declare operations that are linear in their first argument, with the facts of `Linear`."""
@@ -50,7 +55,7 @@ def _rows(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     y = call.func(x.p, *args, **kwargs)
     push = on_rows(x, y, lambda t: call.func(t, *args, **kwargs))
     axis = 0 if x.axis == 0 and y.shape[:1] == x.p.shape[:1] else None
-    return call.tape.linear(x, y, push, axis, ONES if call.operation.facts.selection else None)
+    return selection(call.tape, x, y, push, axis, call.operation.facts.scales)
 
 
 def on_rows(x: Traced, y: Tensor, op: Push) -> Push:
@@ -73,10 +78,7 @@ def _any_axes(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         )
     facts: Linear = call.operation.facts
     push = _vmapped(call.func, args, kwargs, None, rare=not facts.keeps_axis)
-    axis = _axis(call, x, y, args, kwargs)
-    if facts.selection:
-        return selection(call.tape, x, y, push, axis)
-    return call.tape.linear(x, y, push, axis)
+    return selection(call.tape, x, y, push, _axis(call, x, y, args, kwargs), facts.scales)
 
 
 def _pushes(call: Call, x: Traced, y: Sequence[Tensor], args: Any, kwargs: Any) -> Iterator[Push]:
@@ -95,9 +97,11 @@ def _pushes(call: Call, x: Traced, y: Sequence[Tensor], args: Any, kwargs: Any) 
             start += length
 
 
-def selection(tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None) -> Traced:
-    """A linear map whose coefficients are zeros and ones, their own squares."""
-    z = tape.linear(x, y, push, axis, ONES)
+def selection(
+    tape: Tape, x: Traced, y: Tensor, push: Push, axis: int | None, scales: Any = ONES
+) -> Traced:
+    """A linear map, mostly of zeros and ones, whose result may share the memory of x."""
+    z = tape.linear(x, y, push, axis, scales)
     if y is x.p or y._is_view():
         x.views = (*x.views, ref(z))
         z.viewed = True

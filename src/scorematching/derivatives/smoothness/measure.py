@@ -170,6 +170,9 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
         if third.order < min(verdict.order, 0):
             close, verdict = True, third
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
+    if verdict.order > -1 and probe.is_density:
+        steps = subdivide(lines, levels, scales[0], accuracy, level=0)[0]
+        verdict = min(verdict, _decide(lines, steps, scales, accuracy), key=lambda v: v.order)
     if outward and verdict.size > POLE:
         return _measure(probe, generator, outward=False)
     found, suspects = verdict.order < 1, _suspects(probe, verdict)

@@ -6,7 +6,7 @@ to such intervals, and neither decides anything:
 * `subdivide` looks for *defects*. Automatic differentiation does not see jumps: where g jumps, its
   change differs from the integral of g' by the jump; where g' jumps, a quadrature formula
   converges slowly. Such lines are subdivided around the error until it is gone or the interval is
-  short.
+  short. A log-density is compared with g in the same way.
 * `bisect` looks for *masks* (see `masks`) that differ between the ends of a line. These are
   recorded, without derivatives, on many more lines, which finds kinks that few lines meet.
 """
@@ -301,12 +301,12 @@ def _signatures(nodes: Tensor, weights: Tensor) -> Tensor:
 
 
 def subdivide(
-    lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy
+    lines: Lines, levels: Tensor, scale: Tensor, accuracy: Accuracy, level: int = -2
 ) -> tuple[Intervals, Intervals, float, bool]:
     """Intervals around defects that no subdivision resolves.
 
     ``levels`` are those at the nodes of the L lines, ``scale: (L,)`` the variation of g that a
-    defect is relative to.
+    defect is relative to. ``level`` says which of them g is; the next one is g'.
 
     Returns:
         The intervals, those that were not resolved at a width of `NARROW`, the largest relative
@@ -315,7 +315,7 @@ def subdivide(
     nodes, weights = quadrature()
     signatures = _signatures(nodes, weights)
     ones = torch.ones_like(scale)
-    error, ratio = _defects(levels, weights, ones, scale, accuracy)
+    error, ratio = _defects(levels[level:], weights, ones, scale, accuracy)
     intervals = Intervals(torch.arange(len(lines)), 0 * ones, ones, ones, ratio)
     worst, sharp, most, narrow = 0.0, False, len(lines) // 2, intervals[ratio < 0]
     while True:
@@ -333,7 +333,7 @@ def subdivide(
         narrow = narrow.and_also(intervals[crossed])
         levels, most = lines[intervals.line].levels(low + nodes[:, None] * width), most // 2
         least = 0.1 * width * scale[intervals.line]
-        error, ratio = _defects(levels, weights, width, least, accuracy)
+        error, ratio = _defects(levels[level:], weights, width, least, accuracy)
         large = error.abs().amax(0) > accuracy.jump * scale[intervals.line]
         sharp = sharp or bool((large & (width < SHARP)).any())
 
@@ -345,10 +345,10 @@ def _defects(
 
     They are relative to the variation of g in the interval, which counts as `least` at least.
     """
-    change, bend = levels[-2].diff(dim=0), width * levels[-1]
+    change, bend = levels[0].diff(dim=0), width * levels[1]
     error = change - weights @ bend
     scale = torch.maximum(change.abs().sum(0) + bend.abs().mean(0), least)
-    noise = accuracy.rounding / accuracy.resolved * levels[-2].abs().amax(0)
+    noise = accuracy.rounding / accuracy.resolved * levels[0].abs().amax(0)
     ratio = error.abs().amax(0) / (scale + noise).clamp(min=1e-300)
     return error, ratio.nan_to_num(0.0)
 
