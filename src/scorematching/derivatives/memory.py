@@ -109,7 +109,8 @@ def findings_of(call: Any, kind: str) -> Findings:
     owner = owner_of(call)
     if owner is None:
         return Findings()
-    others = (Other(module) for module in _modules(call) if module is not owner)
+    within = call is owner  # a module's own layers need no place in the key
+    others = () if within else (Other(m) for m in _modules(call) if m is not owner)
     key = (kind, getattr(owner, "training", None), *_code(call), *others)
     notes = vars(owner).get(ATTRIBUTE)
     if not isinstance(notes, Notes):
