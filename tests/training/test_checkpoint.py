@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from torch.utils.data import DataLoader, IterableDataset
 import scorematching as sm
 from scorematching._files import own_checksum
 from scorematching.errors import DivergedError
-from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
+from scorematching.training import (
+    Alternating,
+    Phase,
+    TrainConfig,
+    checkpoint,
+    load_weights,
+    read_log,
+    train,
+)
 from tests.training.problems import (
     EVERYTHING,
     Interrupted,
@@ -369,3 +378,104 @@ def test_a_validated_run_is_not_resumed_without_validation(tmp_path: Path) -> No
     train(density(), sm.ScoreMatching(), points(), first, validation=points(9), **options)
     with pytest.raises(ValueError, match=r"validation must be given .* step 4, would count"):
         train(density(), sm.ScoreMatching(), points(), longer, **options)
+
+
+def hard_loss(model: Any, x: Tensor, generator: Any = None, scale: float = 1.0) -> Tensor:
+    return scale * sm.ScoreMatching()(model, x)
+
+
+def other_loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return sm.ScoreMatching()(model, x)
+
+
+ALL = [name for name, _ in density().named_parameters()]
+Changes = list[tuple[dict[str, Any], dict[str, Any], str]]
+OTHER_ARGUMENTS: Changes = [
+    (
+        {"objective": sm.SlicedScoreMatching()},
+        {"objective": sm.SlicedScoreMatchingVR()},
+        r"objective must .* got SlicedScoreMatchingVR \(was SlicedScoreMatching\); begin",
+    ),
+    (
+        {"objective": sm.SlicedScoreMatching()},
+        {"objective": sm.SlicedScoreMatching(num_projections=2)},
+        r"got num_projections=2 \(was 1\)",
+    ),
+    (
+        {"objective": sm.SlicedScoreMatching(sm.projections.Rademacher())},
+        {"objective": sm.SlicedScoreMatching(sm.projections.Rademacher(balanced=False))},
+        r"got projection.balanced=False \(was True\)",
+    ),
+    (
+        {"objective": sm.DenoisingScoreMatching(0.1)},
+        {"objective": sm.DenoisingScoreMatching([0.1, 0.2])},
+        r"got sigma=\[0.1, 0.2\] \(was 0.1\)",
+    ),
+    (
+        {"objective": partial(hard_loss, scale=1.0)},
+        {"objective": partial(hard_loss, scale=2.0)},
+        r"got scale=2.0 \(was 1.0\)",
+    ),
+    (
+        {"objective": Alternating(Phase(sm.DenoisingScoreMatching(0.1), ALL))},
+        {"objective": Alternating(Phase(sm.DenoisingScoreMatching(0.2), ALL))},
+        r"got phases\[0\].loss.sigma=0.2 \(was 0.1\)",
+    ),
+    ({}, {"validation": points(8)}, r"validation must .* got rows 8 \(was 9\)"),
+    ({}, {"validation": lambda model: 0.0}, r"validation must .* got <lambda> \(was Tensor\)"),
+    (
+        {},
+        {"validation_objective": sm.DenoisingScoreMatching(0.1)},
+        r"validation_objective must .* got DenoisingScoreMatching \(was None\)",
+    ),
+    ({}, {"transform": lambda x, g: 2 * x}, r"transform must .* got <lambda> \(was None\)"),
+    (
+        {},
+        {"optimizer": partial(torch.optim.Adam, weight_decay=0.1)},
+        r"optimizer must .* got \[0\].weight_decay=0.1 \(was 0\)",
+    ),
+    ({}, {"model": density().float()}, r"model must have the dtype .*float32 for .*float64"),
+]
+
+
+def resumed(folder: Path, steps: int, arguments: dict[str, Any]) -> None:
+    chosen = {"model": density(), "objective": sm.ScoreMatching(), "validation": points(9)}
+    chosen |= {"generator": seeded(1), "folder": folder, "resume": True, **arguments}
+    train(data=points(), config=TrainConfig(steps, batch_size=8), **chosen)
+
+
+@pytest.mark.parametrize(("before", "now", "words"), OTHER_ARGUMENTS)
+def test_a_run_is_not_resumed_with_other_arguments(
+    before: dict[str, Any], now: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """It went on without a word."""
+    resumed(tmp_path, 2, before)
+    model = now.setdefault("model", density())
+    untouched = parameters(model)
+    with pytest.raises(ValueError, match=words):
+        resumed(tmp_path, 4, {**before, **now})
+    assert torch.equal(parameters(model), untouched)
+
+
+def test_a_run_is_resumed_with_the_same_arguments_in_other_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sigma computed on another machine, another chunk of memory, a renamed function."""
+    for k, (before, now) in enumerate(
+        [
+            ({"objective": sm.ScoreMatching()}, {"objective": sm.ScoreMatching(max_memory=10**6)}),
+            (
+                {"objective": sm.DenoisingScoreMatching(torch.tensor([1.0, 2.0]))},
+                {"objective": sm.DenoisingScoreMatching([1, 2 * (1 + 1e-14)])},
+            ),
+            ({"optimizer": torch.optim.Adam}, {"optimizer": partial(torch.optim.Adam, fused=True)}),
+            ({"validation": None}, {}),
+        ]
+    ):
+        resumed(tmp_path / str(k), 2, before)
+        resumed(tmp_path / str(k), 4, now)
+    assert not caplog.records
+    resumed(tmp_path / "renamed", 2, {"objective": hard_loss})
+    resumed(tmp_path / "renamed", 4, {"objective": other_loss})
+    assert "objective is not that of the run that is resumed by its name" in caplog.text
+    assert "other_loss (was hard_loss)" in caplog.text

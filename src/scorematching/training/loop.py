@@ -104,6 +104,7 @@ def train(
     batches = Batches(data, config, ranks, source, transform)
     state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
+    state.describe(objective, validation, validation_objective, transform)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
 
