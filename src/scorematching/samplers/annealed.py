@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_batch, check_count, check_positive
+from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers import langevin
 
 __all__ = ["AnnealedInfo", "anneal", "noise_levels"]
@@ -102,6 +103,7 @@ def anneal(
     sigmas = [float(sigma) for sigma in sigmas]
     for sigma in sigmas or [0.0]:
         check_positive(sigma, "sigmas", "give levels of noise, as from noise_levels")
+    check_mode(lambda y: score(y, sigmas[0]), x)
     sizes = [step_size * sigma / sigmas[-1] for sigma in sigmas]
     norms = []
     for sigma, size in zip(sigmas, sizes):

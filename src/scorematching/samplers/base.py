@@ -17,6 +17,7 @@ from scorematching._checks import (
     is_number,
 )
 from scorematching._shapes import event_axes
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.types import LogDensity, Vector
 
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -112,11 +113,16 @@ class ForcedTarget:
 def start(target: Target, x: Tensor) -> State:
     """The initial state of chains at given points ``x: (C, *event)``.
 
+    Raises:
+        ValueError: if values of the target change from call to call, or with the other chains, as
+            those of dropout and batch normalisation in training mode do.
+
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()
         [2.0, 2.0, 2.0]
     """
     check_batch(x)
+    check_repeats(lambda z: target(z)[0], x)
     return State(x, *target(x))
 
 
