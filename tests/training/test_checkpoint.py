@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -18,8 +19,10 @@ from scorematching._files import own_checksum
 from scorematching.errors import DivergedError
 from scorematching.training import (
     Alternating,
+    Callback,
     Phase,
     TrainConfig,
+    TrainState,
     checkpoint,
     load_weights,
     read_log,
@@ -290,6 +293,33 @@ def test_a_shuffling_loader_is_resumed(own: bool, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(tmp_path, stop=10)
     assert torch.equal(run(tmp_path, resume=True, seed=4), run(tmp_path / "whole"))
+
+
+def test_a_resumed_run_may_begin_to_draw_from_torchs_own_generator(tmp_path: Path) -> None:
+    """The next checkpoint ended in an error of Python."""
+
+    class Draws(Callback):
+        def on_step(self, state: TrainState) -> None:
+            torch.rand(())
+
+    batches: list[Tensor] = list(points().split(8))
+    for steps, callbacks in ((2, []), (8, [Draws()]), (9, [])):
+        config = TrainConfig(steps, checkpoint_every=1)
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+        train(density(), sm.ScoreMatching(), batches, config, callbacks=callbacks, **options)
+    assert load_weights(density(), tmp_path, "last") == 9
+
+
+@pytest.mark.parametrize("kind", ["tensor", "batches"])
+def test_a_checkpoint_holds_torchs_own_generator_once(kind: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 1))
+    model = model.append(nn.Flatten(0)).double()
+    data = points() if kind == "tensor" else list(points().split(8))
+    options: Any = {"generator": seeded(1), "folder": tmp_path}
+    train(model, sm.ScoreMatching(), data, TrainConfig(7, batch_size=8), **options)
+    states = checkpoint.under("generator", load_file(tmp_path / "last-7.safetensors"))
+    now = torch.get_rng_state()
+    assert sum(torch.equal(rows[0], now) for rows in states.values()) == 1
 
 
 def test_a_loader_of_unknown_length_trains_for_steps() -> None:

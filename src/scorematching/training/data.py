@@ -115,10 +115,10 @@ class Batches:
         return found
 
     def restore_sources(self, states: Mapping[str, Tensor]) -> None:
-        """Take over such states; those of earlier versions have none."""
+        """Take over such states; generators without one were not drawn from in this epoch."""
         for name, generator in self.sources.items():
+            self.source_starts[name] = states.get(f"{name} at epoch", self.unused[name])
             if f"{name} at epoch" in states:
-                self.source_starts[name] = states[f"{name} at epoch"]
                 generator.set_state(states[f"{name} of data"])
                 del self.unused[name]
 

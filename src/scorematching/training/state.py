@@ -229,7 +229,12 @@ class TrainState:
         self._began -= state["seconds"]
 
     def _drawn_by_layers(self) -> dict[str, Tensor]:
-        """The state of torch's own generator, if something has drawn from it since the start."""
+        """The state of torch's own generator, if something has drawn from it since the start.
+
+        Where data may draw from it, too, it is among their states.
+        """
+        if any(source is self._default for source in self.batches.sources.values()):
+            return {}
         now, before = self._default.get_state(), self._default_before
         return {} if before is not None and torch.equal(now, before) else {"default": now}
 
