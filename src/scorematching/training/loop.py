@@ -180,6 +180,7 @@ class _Run:
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
+                self.keep_rates()
                 if self.interruption.agreed(self.ranks, state.step, state.losses.every):
                     self.interrupt()
             self.save()
@@ -215,9 +216,12 @@ class _Run:
         self.state.losses.add(loss)
 
     def keep_rates(self) -> None:
-        """Keep learning rates that a callback has set."""
+        """Keep learning rates that a callback has set, also after the checkpoint of this step."""
         if self.callbacks and self.scheduler.keep_changes():
             self.state.rates = [float(rate) for rate in self.scheduler.base_lrs]
+            if self.saved == self.state.step:
+                self.saved = -1
+                self.save()
 
     def validate(self) -> tuple[float, float | None]:
         """The validation loss and its standard error; keeps the best weights."""
@@ -249,8 +253,8 @@ class _Run:
         state.losses.read()
         if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
-        self.good, self.saved = snapshot(state.module), state.step
         self.keep_rates()
+        self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
             checkpoint = state.checkpoint()
             if self.ranks.is_main:
