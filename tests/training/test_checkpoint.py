@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -258,6 +259,16 @@ def test_run_of_an_earlier_version_is_resumed(
     (tmp_path / "checkpoint.json").write_text(json.dumps(index))
     assert digits(run_everything(tmp_path, resume=True)) == digits(run_everything(None))
     assert "checkpoint.json has no checksums, as in earlier versions" in caplog.text
+
+
+def test_settings_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    """They were accepted, and the first line of the log ended in an error of json."""
+    settings: dict[str, Any] = {"steps": 5, "batch_size": 8, "max_norm": 2.0}
+    options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+    for make in (lambda value: np.array(value)[()], lambda value: value):
+        config = TrainConfig(**{name: make(value) for name, value in settings.items()})
+        result = train(density(), sm.ScoreMatching(), points(), config, **options)
+    assert result.steps == 5
 
 
 def test_folder_of_another_run(tmp_path: Path) -> None:
