@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import (
+    can_read_values,
     check_batch,
     check_depends,
     check_log_density,
@@ -115,7 +116,8 @@ def start(target: Target, x: Tensor) -> State:
 
     Raises:
         ValueError: if values of the target change from call to call, or with the other chains, as
-            those of dropout and batch normalisation in training mode do.
+            those of dropout and batch normalisation in training mode do; or if they are NaN, where
+            no step would ever be accepted.
 
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()
@@ -123,7 +125,14 @@ def start(target: Target, x: Tensor) -> State:
     """
     check_batch(x)
     check_repeats(lambda z: target(z)[0], x)
-    return State(x, *target(x))
+    state = State(x, *target(x))
+    bad = state.log_density.isnan() | state.score.isnan().flatten(1).any(1)
+    if can_read_values(x) and bool(bad.any()):
+        raise ValueError(
+            f"the log-density and its score must be numbers where chains start, got NaN at "
+            f"{int(bad.sum())} of {len(bad)} points; start where the density is positive"
+        )
+    return state
 
 
 def per_chain(value: Any, x: Tensor) -> Any:
