@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -429,6 +430,16 @@ def other_loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
     return sm.ScoreMatching()(model, x)
 
 
+@dataclass
+class Shift:
+    """A transform with numbers that were fitted."""
+
+    by: Tensor
+
+    def __call__(self, x: Tensor, generator: Any) -> Tensor:
+        return x - self.by
+
+
 ALL = [name for name, _ in density().named_parameters()]
 Changes = list[tuple[dict[str, Any], dict[str, Any], str]]
 OTHER_ARGUMENTS: Changes = [
@@ -471,6 +482,11 @@ OTHER_ARGUMENTS: Changes = [
     ),
     ({}, {"transform": lambda x, g: 2 * x}, r"transform must .* got <lambda> \(was None\)"),
     (
+        {"transform": Shift(torch.tensor([3.0, 1.0]))},
+        {"transform": Shift(torch.tensor([3.0, 1.1]))},
+        r"transform must .* got by=\[3.0, 1.1\d*\] \(was \[3.0, 1.0\]\)",
+    ),
+    (
         {},
         {"optimizer": partial(torch.optim.Adam, weight_decay=0.1)},
         r"optimizer must .* got \[0\].weight_decay=0.1 \(was 0\)",
@@ -501,7 +517,7 @@ def test_a_run_is_not_resumed_with_other_arguments(
 def test_a_run_is_resumed_with_the_same_arguments_in_other_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sigma computed on another machine, another chunk of memory, a renamed function."""
+    """Numbers computed on another machine, other chunks of memory, a renamed function."""
     for k, (before, now) in enumerate(
         [
             ({"objective": sm.ScoreMatching()}, {"objective": sm.ScoreMatching(max_memory=10**6)}),
@@ -510,6 +526,10 @@ def test_a_run_is_resumed_with_the_same_arguments_in_other_words(
                 {"objective": sm.DenoisingScoreMatching([1, 2 * (1 + 1e-14)])},
             ),
             ({"optimizer": torch.optim.Adam}, {"optimizer": partial(torch.optim.Adam, fused=True)}),
+            (
+                {"transform": Shift(torch.tensor([3.0, 1e-17]))},
+                {"transform": Shift(torch.tensor([3.0, -2e-17]))},
+            ),
             ({"validation": None}, {}),
         ]
     ):

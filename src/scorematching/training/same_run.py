@@ -30,6 +30,9 @@ _SAME_STEPS = {"foreach", "fused", "capturable", "differentiable", "max_memory"}
 _LISTED = 100
 """Entries of the largest tensor that is written out."""
 
+_ROUNDING = 1e-5
+"""Differences between equal settings, relative to the largest number among them."""
+
 _POINTS = "Tensor"
 """The class of held-out points."""
 
@@ -69,7 +72,7 @@ def describe(value: Any) -> Any:
         return value
     if isinstance(value, (Tensor, np.ndarray, np.generic)):
         size = math.prod(value.shape)
-        return value.tolist() if size <= _LISTED else {"shape": list(value.shape)}
+        return describe(value.tolist()) if size <= _LISTED else {"shape": list(value.shape)}
     if isinstance(value, (list, tuple)):
         return [describe(part) for part in value]
     if isinstance(value, partial):
@@ -144,18 +147,29 @@ def _changes(now: Any, before: Any, path: str) -> Iterator[_Change]:
             return
         for key in (k for k in now if k in before and k not in _SAME_STEPS):
             yield from _changes(now[key], before[key], f"{path}.{key}" if path else key)
+    elif _are_numbers(now, before):
+        if not _are_close(now, before):
+            yield _Change(path and f"{path}=", now, before)
     elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
         for i, pair in enumerate(zip(now, before)):
             yield from _changes(*pair, f"{path}[{i}]")
-    elif not _is_equal(now, before):
+    elif now != before:
         yield _Change(path and f"{path}=", _name(now) or now, _name(before) or before)
 
 
-def _is_equal(a: Any, b: Any) -> bool:
-    """Whether values are equal, numbers up to the rounding of another machine."""
-    if all(isinstance(value, (int, float)) for value in (a, b)):
-        return math.isclose(a, b, rel_tol=1e-6)
-    return bool(a == b)
+def _are_numbers(*values: Any) -> bool:
+    """Whether values are numbers, or lists of as many numbers."""
+    if all(isinstance(value, (int, float)) for value in values):
+        return True
+    lists = all(isinstance(value, list) for value in values)
+    return lists and len(set(map(len, values))) == 1 and all(map(_are_numbers, *values))
+
+
+def _are_close(a: Any, b: Any) -> bool:
+    """Whether numbers are equal up to rounding, as by another machine that fitted them again."""
+    x, y = (torch.tensor(value, dtype=torch.float64).reshape(-1) for value in (a, b))
+    size = y[y.isfinite()].abs().amax().item() if bool(y.isfinite().any()) else 0.0
+    return torch.allclose(x, y, rtol=0, atol=_ROUNDING * size, equal_nan=True)
 
 
 def _name(about: Any) -> Any:

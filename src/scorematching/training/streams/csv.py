@@ -44,9 +44,9 @@ class CsvSource(Source):
     def __init__(self, path: Path, columns: Sequence[str] | None, delimiter: str) -> None:
         self.arrow, self.path, self.delimiter = import_arrow(), path, delimiter
         with path.open("rb") as file:
-            first, *others = (file.readline(BLOCK_BYTES) for _ in range(_SNIFFED))
+            first, *following = (file.readline(BLOCK_BYTES) for _ in range(_SNIFFED))
         line = _decoded(path, first)
-        self.names, skipped = _names(path, line, others, delimiter)
+        self.names, skipped = _names(path, line, following, delimiter)
         self.columns = choose_columns(path, self.names, columns)
         _require_named(path, self.columns)
         self.event, self.row_bytes = (len(self.columns),), 16 * len(self.names)
@@ -102,10 +102,10 @@ def _decoded(path: Path, line: bytes) -> str:
 
 
 def _names(
-    path: Path, line: str, others: Sequence[bytes], delimiter: str
+    path: Path, line: str, following: Sequence[bytes], delimiter: str
 ) -> tuple[tuple[str, ...], bool]:
     """The names of the columns, and whether the file has a line of them, from its first lines."""
-    below = (other.decode("latin-1") for other in others if other.strip())
+    below = (other.decode("latin-1") for other in following if other.strip())
     try:
         fields, *rows = csv.reader([line.removeprefix("\ufeff"), *below], delimiter=delimiter)
     except csv.Error as error:
