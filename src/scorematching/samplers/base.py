@@ -124,10 +124,12 @@ def start(target: Target, x: Tensor) -> State:
         [2.0, 2.0, 2.0]
     """
     check_batch(x)
+    if not can_read_values(x):
+        return State(x, *target(x))
     check_repeats(lambda z: target(z)[0], x)
     state = State(x, *target(x))
     bad = state.log_density.isnan() | state.score.isnan().flatten(1).any(1)
-    if can_read_values(x) and bool(bad.any()):
+    if bool(bad.any()):
         raise ValueError(
             f"the log-density and its score must be numbers where chains start, got NaN at "
             f"{int(bad.sum())} of {len(bad)} points; start where the density is positive"
