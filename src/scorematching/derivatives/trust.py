@@ -118,7 +118,7 @@ def require_smooth(
     if findings.smoothness is None or _measures_again(findings, len(x)):
         if not can_read_values(x):
             return
-        _value(model, x)  # raises where the model itself is wrong
+        _require_values(model, x)
         findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
         findings.measured_points = len(x)
         if findings.smoothness.cut:
@@ -274,6 +274,25 @@ def _value(model: Model, x: Tensor) -> Tensor:
     """The model's output; gradients are on, because a score network may need them."""
     with torch.enable_grad(), verification.undone(model.call, x):
         return model.evaluate(x.detach().requires_grad_()).detach()
+
+
+def _require_values(model: Model, x: Tensor) -> None:
+    """Refuse a log-density that is NaN where its score is finite: log f has one where f < 0, too.
+
+    Raises:
+        ValueError: says at how many points; and where the model itself is wrong.
+    """
+    value = _value(model, x)
+    if not model.is_log_density or not bool(value.isnan().any()):
+        return
+    bad = value.reshape(len(x), -1).isnan().any(1)
+    bad &= _score(model)(x).reshape(len(x), -1).isfinite().all(1)
+    if bool(bad.any()):  # elsewhere the loss is NaN, too
+        raise ValueError(
+            f"the log-density must be a number where its score is one, got NaN at "
+            f"{int(bad.sum())} of {len(bad)} points; look for the logarithm or root of a negative "
+            "number, whose derivative is finite"
+        )
 
 
 def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
