@@ -15,7 +15,7 @@ from scorematching.estimators.density.refusals import refuse_units
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
-from scorematching.tables.read import Loaded
+from scorematching.tables.read import DECIMAL_COMMA, Loaded
 from scorematching.tables.summary import Column, Finding, TableSummary, alike, listed
 
 MIN_ROWS = 20
@@ -83,7 +83,7 @@ def prepare(
     """
     frame = loaded.frame if columns is None else _chosen(loaded.frame, columns)
     kinds = {name: kind_of(frame[name]) for name in frame}
-    used = _usable(frame, kinds, asked=columns is not None)
+    used = _usable(replace(loaded, frame=frame), kinds, asked=columns is not None)
     numbers = _numbers(frame[used])
     missing = numbers.isna()
     if missing.to_numpy().any() and not drop_missing:
@@ -186,18 +186,19 @@ def _chosen(frame: Any, columns: Sequence[str]) -> Any:
     return frame[list(dict.fromkeys(columns))]
 
 
-def _usable(frame: Any, kinds: dict[str, str], asked: bool) -> list[str]:
+def _usable(loaded: Loaded, kinds: dict[str, str], asked: bool) -> list[str]:
     """Names of columns of numbers; others are refused if they were asked for."""
+    frame = loaded.frame
     for name, kind in kinds.items():
         if kind == "text":
-            refuse_almost_numbers(frame[name], name)
+            refuse_almost_numbers(frame[name], name, DECIMAL_COMMA in loaded.notes)
         if asked and kind not in NUMBERS:
             raise ValueError(
                 f"column {name!r} must hold numbers, got {kind}; leave it out of --columns, or "
                 "turn it into numbers first"
             )
     numbers = [name for name, kind in kinds.items() if kind in NUMBERS]
-    used = [name for name in numbers if asked or not counts_rows(frame[name])]
+    used = [name for name in numbers if asked or not counts_rows(frame[name], loaded.rows)]
     if numbers and not used:
         raise ValueError(
             f"the table must have a column of measurements, got {listed(numbers)}, which numbers "
