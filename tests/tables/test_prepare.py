@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from scorematching.tables import Loaded, TableSummary, prepare
+from scorematching.tables.prepare import fitted_to
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 
@@ -196,3 +197,11 @@ def test_summary_survives_json() -> None:
     summary = prepare(table(c=["x", "y"] * 30)).summary
     assert TableSummary.from_dict(summary.as_dict()) == summary
     assert "c" in summary.table() and str(summary).startswith("t.csv: 60 rows, 3 columns, 2 of")
+
+
+def test_noise_is_that_of_the_rows_that_are_fitted_to() -> None:
+    """At held-out rows that of all rows was added, which the model had not seen."""
+    values = [*X[:50, 0], *[-999.0] * 10]
+    found = prepare(table(c=values))
+    assert found.common["c"]["values"] == [-999.0]
+    assert fitted_to(found, np.arange(55)).common == {}

@@ -124,24 +124,27 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
         rows: numbers of the rows of its frame that are fitted to.
 
     Returns:
-        The same table, with other columns set aside where that is needed.
+        The same table, with other columns set aside where that is needed, and with the noise of
+        these rows, which is that of an estimator that sees no others.
     """
     x = torch.tensor(table.frame.to_numpy()[rows])
     used = list(table.frame.columns)
     found = inspect(x, used)
-    if found.kept == table.table.kept or not found.kept:
+    if not found.kept:
         return table
+    rounded, common = _noise(found, x, used)
+    width = rounded if table.dequantised else np.zeros_like(rounded)
+    common = common if table.dequantised else {}
+    if found.kept == table.table.kept:
+        return replace(table, width=width, common=common)
     roles = _roles(used, found)
     columns = tuple(replace(c, role=roles.get(c.name, c.role)) for c in table.summary.columns)
-    rounded, common = _noise(found, x, used)
     changed = [a.name for a, b in zip(columns, table.summary.columns) if a.role != b.role]
     finding = Finding(
         f"another role among the rows that are fitted to ({listed(changed)})",
         "columns that are constant or determined by others there are set aside",
     )
     summary = replace(table.summary, columns=columns, findings=(*table.summary.findings, finding))
-    width = rounded if table.dequantised else np.zeros_like(rounded)
-    common = common if table.dequantised else {}
     return replace(table, table=found, width=width, summary=summary, common=common)
 
 
