@@ -17,6 +17,7 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
+_GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
@@ -81,9 +82,15 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
     header = not _is_row(rows[0], found) or names_by_numbers(rows)
     cells = [cell for row in rows[header:] for cell in row]
-    commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
-    points = sum("." in cell and _is_number(cell) for cell in cells)
-    return Dialect(encoding, found, header, "," if commas > points and found != "," else ".")
+    commas = [cell for cell in cells if _WITH_COMMA.match(cell)]
+    points = [cell for cell in cells if "." in cell and _is_number(cell)]
+    comma = found != "," and _weight(commas) > _weight(points)
+    return Dialect(encoding, found, header, "," if comma else ".")
+
+
+def _weight(cells: list[str]) -> tuple[int, int]:
+    """Numbers whose mark can only be decimal, then all: that of 10.125 may be of thousands."""
+    return sum(not _GROUPED.match(cell) for cell in cells), len(cells)
 
 
 def lines_of(text: str) -> Iterable[str]:
