@@ -53,7 +53,7 @@ LAYERS: list[set[str]] = [
 PROGRAMS = {"cli", "__main__"}
 """What runs as a process of its own, and may set its threads and seeds."""
 
-ONLY_BASE = {"distributions", "derivatives", "projections", "kernels", "samplers"}
+ONLY_BASE = {"distributions", "derivatives", "projections", "kernels"}
 """What needs nothing but the base: it takes numbers, tensors and callables."""
 
 STRANGERS = [("models", "objectives"), ("objectives", "models")]

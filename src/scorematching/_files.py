@@ -61,7 +61,9 @@ def writing(path: Path, advice: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError) as caught:
+        # Of nested blocks the outer one, which knows what was being done, has the advice.
+        error = caught.__cause__ if isinstance(caught.__cause__, OSError) else caught
         reason = getattr(error, "strerror", None) or str(error)
         number = getattr(error, "errno", None) or errno.EIO
         raise OSError(number, f"{path} could not be written ({reason}); {advice}") from error

@@ -1,8 +1,12 @@
-"""Tables as text and as HTML."""
+"""Tables as text and as HTML, and lines of names that are numbers."""
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+_YEAR = re.compile(r"\s*(1[5-9]|20)\d\d\s*$")
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,26 @@ def html_table(rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> s
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def names_by_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line of numbers names columns: 0, 1, 2 ..., as pandas does, or years.
+
+    Years are names if they are in order, and those of no other line are.
+
+    Example:
+        >>> names_by_numbers([["0", "1"], ["2.5", "7"]]), names_by_numbers([["2", "1"]])
+        (True, False)
+    """
+    first = rows[0]
+    if len(first) < 2:
+        return False
+    counted = [cell.strip() for cell in first] == [str(i) for i in range(len(first))]
+    return counted or (_are_years(first) and not any(map(_are_years, rows[1:])))
+
+
+def _are_years(row: Sequence[str]) -> bool:
+    if not all(_YEAR.match(cell) for cell in row):
+        return False
+    years = [int(cell) for cell in row]
+    return all(a < b for a, b in pairwise(years))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
+from scorematching._files import writing
 from scorematching.cli import main
+from scorematching.cli.files import write_frame
 from scorematching.runs import open_run
 
 QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
@@ -210,3 +213,30 @@ def test_places_and_devices_that_do_not_exist(
     assert main(["fit", "banana", *out, *QUICK, "--device", "banana"]) == 1
     assert "--device must be a device of this machine, got 'banana'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_a_full_disk_is_named_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a table there was only "No space left on device"; a fit was to be resumed."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
+    with pytest.raises(OSError, match=r"samples\.csv could not be written \(No space left"):
+        write_frame(FRAME, tmp_path / "samples.csv")
+    monkeypatch.undo()
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+
+    def log(*arguments: object, **options: object) -> None:
+        with writing(tmp_path / "log.jsonl", "free space and resume"):
+            fail()
+
+    monkeypatch.setattr("scorematching.runs.write.write_log", log)
+    out = tmp_path / "run"
+    assert main(["fit", str(tmp_path / "t.csv"), "--out", str(out), *QUICK]) == 1
+    said = capsys.readouterr().err
+    assert f"{out} could not be written (No space left on device)" in said
+    assert "fit again" in said and "resume" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -186,3 +186,28 @@ def test_denoising_needs_a_differentiable_score(is_cut: bool) -> None:
             ends.append(float(objective.loss(field, x, noise).sum()))
             weight[0, 0] -= h
     assert float(gradient[0, 0]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
+
+
+OBJECTIVES = [
+    sm.ScoreMatching(),
+    sm.SlicedScoreMatchingVR(),
+    sm.DenoisingScoreMatching(1e-3),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_a_log_density_of_nan_with_a_finite_score_is_refused(objective: sm.Objective) -> None:
+    """log f has the derivative f'/f where f is negative, too: the loss was that of log |f|."""
+    objective(lambda x: (x[:, 0] + 9).log() + quadratic(x), X)
+    with pytest.raises(ValueError, match=r"log-density must be a number .* got NaN at \d+ of 40"):
+        objective(lambda x: x[:, 0].log() + quadratic(x), X)
+    positive = X[X[:, 0] > 0.01]
+    objective(lambda x: x[:, 0].log() + quadratic(x), positive)
+
+
+def test_a_diverged_model_has_losses_of_nan() -> None:
+    """The training loop takes care of these."""
+    model = sm.models.MLPDensity(dim=DIM).double()
+    with torch.no_grad():
+        model.net[0].weight.fill_(torch.nan)
+    assert sm.SlicedScoreMatchingVR()(model, X).isnan().all()

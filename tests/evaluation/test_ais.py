@@ -252,6 +252,16 @@ def test_observations_are_normalised() -> None:
     assert density.exp().sum().item() * 0.001 == pytest.approx(1, rel=1e-9)
 
 
+@pytest.mark.parametrize("scale", [255.0, -1.0])
+def test_grey_levels_are_no_binary_pixels(scale: float) -> None:
+    """Their "log-probability" was in the thousands."""
+    x = scale * torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
+    options = {"observation": BernoulliPixels(), "num_chains": 2, "num_steps": 3}
+    with pytest.raises(ValueError, match=r"pixels from 0 to 1 .* divide grey levels by 255"):
+        decoder_log_likelihood(nn.Linear(2, 6), x, 2, **options)
+    decoder_log_likelihood(nn.Linear(2, 6), x / scale, 2, **options)
+
+
 def test_observations_take_many_outputs_of_a_point() -> None:
     """One call for the outputs of all chains equals a call for each."""
     outputs, x = randn(4, 2, 5, 3, 2), (randn(5, 3, 2, seed=1) > 0).double()

@@ -199,6 +199,21 @@ def test_annealing_beats_importance_sampling(generator: torch.Generator) -> None
         log_likelihood(target, torch.zeros(5, 3, dtype=F64), importance)
 
 
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_annealing_does_not_depend_on_the_units(unit: float) -> None:
+    """Up to rounding, which few steps amplify little; step sizes began near one in any units."""
+
+    def annealed(unit: float) -> tuple[Tensor, Tensor]:
+        start = Gaussian(torch.zeros(3, dtype=F64), unit**2 * torch.eye(3, dtype=F64))
+        narrow = lambda x: -0.5 * ((x / unit - 1.5) / 0.3).square().sum(-1)  # noqa: E731
+        g = torch.Generator().manual_seed(0)
+        found = ais_log_z(narrow, start, num_chains=20, num_steps=3, generator=g)
+        return found.log_weights - 3 * math.log(unit), found.step_sizes / unit
+
+    for found, expected in zip(annealed(unit), annealed(1.0)):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-6)
+
+
 def test_schedules() -> None:
     law = normal(1)
     linear, sigmoid = (

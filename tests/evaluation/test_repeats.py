@@ -1,4 +1,4 @@
-"""Models in training mode are refused by everything that evaluates them."""
+"""Models in training mode are refused by everything that evaluates or samples them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scorematching import SlicedScoreMatchingVR
+from scorematching import LogDensityField, SlicedScoreMatchingVR
 from scorematching.distributions import Gaussian
 from scorematching.evaluation import (
     Fixed,
@@ -24,6 +24,7 @@ from scorematching.evaluation import (
     log_likelihood,
     score_matching_loss,
 )
+from scorematching.samplers import anneal, langevin, start, target_of
 
 NORMAL = Gaussian(torch.zeros(2), torch.eye(2))
 LAYERS = {"dropout": lambda: nn.Dropout(0.5), "norm": lambda: nn.BatchNorm1d(8)}
@@ -51,6 +52,10 @@ CALLS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "loss": lambda f, x: score_matching_loss(f, x),
     "compare": lambda f, x: compare(NORMAL, f, x),
     "compare, sliced": lambda f, x: compare(NORMAL, f, x, SlicedScoreMatchingVR()),
+    "mala, hmc": lambda f, x: start(target_of(f), x),
+    "langevin": lambda f, x: langevin.step(x, lambda z: target_of(f)(z)[1], 0.1),
+    "langevin, field": lambda f, x: langevin.step(x, LogDensityField(f).score, 0.1),
+    "annealed": lambda f, x: anneal(lambda z, sigma: target_of(f)(z)[1], x, [1.0], 0.1, 1),
 }
 
 
@@ -85,3 +90,28 @@ def test_the_check_leaves_the_model_as_it_was() -> None:
     with pytest.raises(ValueError, match="every point by itself"):
         log_likelihood(density, torch.randn(40, 2), LOG_Z)
     assert all(torch.equal(a, b) for a, b in zip(before, density.buffers(), strict=True))
+
+
+def test_chains_may_follow_scores_of_random_batches() -> None:
+    """Stochastic gradient Langevin dynamics; the check draws no random numbers of the chain's."""
+    network, x = nn.Linear(2, 2), torch.zeros(40, 2)
+    langevin.step(x, lambda z: -z + torch.randn_like(z), 0.1)
+    torch.manual_seed(0)
+    quiet = langevin.step(x, network, 0.1)[0]
+    torch.manual_seed(0)
+    assert torch.equal(langevin.step(x, network.eval(), 0.1)[0], quiet)
+
+
+def test_long_chains_are_checked_at_few_steps() -> None:
+    calls = 0
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return super().forward(x)
+
+    network, x = Counted(2, 2), torch.zeros(40, 2)
+    for _ in range(1000):
+        x, _ = langevin.step(x, network, 1e-3)
+    assert calls == 1000 + 3 * 10  # at steps 1, 2, 4 ... 512

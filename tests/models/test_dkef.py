@@ -355,3 +355,17 @@ def close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     """Equal to a tolerance relative to the largest entry."""
     scale = max(1.0, expected.detach().abs().max().item())
     torch.testing.assert_close(actual, expected, atol=tolerance * scale, rtol=0)
+
+
+@pytest.mark.parametrize("distances", ["products", "differences"])
+def test_points_far_from_zero_keep_their_digits(distances: str) -> None:
+    """A thousand standard deviations from zero, in float32: the score was wrong by 10 %."""
+    x = torch.randn(50, 2, generator=seeded()) + 1000
+    model = DKEF(2, num_inducing=20, distances=distances, generator=seeded(1)).requires_grad_(False)
+    model.initialise(x, seeded(2))
+    model.alpha.normal_(generator=seeded(3))
+    kernels = lambda x: model(x) - model.base(x)  # noqa: E731
+    found = sm.LogDensityField(kernels).score(x).detach().double()
+    model.double()
+    expected = sm.LogDensityField(kernels).score(x.double()).detach()
+    assert float((found - expected).norm()) < 1e-3 * float(expected.norm())

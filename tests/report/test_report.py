@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scorematching.report import write_report
 from scorematching.report.contents import Contents
 from scorematching.runs import open_run
 
@@ -113,6 +115,33 @@ def test_unusual_rows_are_those_of_least_density(small_run: Path) -> None:
     assert float(rows[0][1]) == pytest.approx(density.min(), abs=0.06)
     assert int(rows[0][0]) - 1 in np.flatnonzero(density == density.min())
     assert len(rows) == 10 and all(row[2] in run.space.columns for row in rows)
+
+
+def test_a_full_disk_leaves_the_page_as_it_was(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the new page stayed in the folder, and the error named no file."""
+    folder = tmp_path / "run"
+    shutil.copytree(small_run, folder)
+    before = sorted(path.name for path in folder.iterdir())
+    fill_disk(monkeypatch)
+    monkeypatch.setattr("scorematching.report.page.render", lambda contents: "new page")
+    run = open_run(folder)
+    with pytest.raises(OSError, match=r"report\.html could not be written \(No space left"):
+        write_report(run, run.prepared(run.read_table()))
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert (folder / "report.html").read_bytes() == (small_run / "report.html").read_bytes()
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are created, but their content is not written."""
+
+    def fail(path: Path, *content: object, **options: object) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("write_bytes", "write_text"):
+        monkeypatch.setattr(Path, name, fail)
 
 
 def test_names_from_the_file_are_escaped(text: str) -> None:

@@ -111,7 +111,7 @@ def test_a_baseline_without_a_loss_does_not_cost_the_fit(
 ) -> None:
     """The error of a kernel estimate of values over many orders of magnitude ended the command."""
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise ScoreMatchingError("a kink near the points")
 
     monkeypatch.setattr("scorematching.runs.held_out.held_out_losses", fail)

@@ -89,10 +89,12 @@ def test_the_score_as_force_changes_nothing(generator: torch.Generator) -> None:
 
     forced = ForcedTarget(log_density, force)
     plain = lambda x: (BANANA.log_density(x), BANANA.score(x))  # noqa: E731
-    found, info = hmc.move(hmc.start(forced, x), forced, noise, 0.7, 5)
+    state = hmc.start(forced, x)
+    calls |= {"log_density": 0, "force": 0}  # the start also checks that values repeat
+    found, info = hmc.move(state, forced, noise, 0.7, 5)
     expected, _ = hmc.move(hmc.start(plain, x), plain, noise, 0.7, 5)
     assert all(torch.equal(a, b) for a, b in zip(found, expected))
-    assert calls == {"log_density": 2, "force": 6}
+    assert calls == {"log_density": 1, "force": 5}
     assert info.accepted.any() and not info.accepted.all()
 
 

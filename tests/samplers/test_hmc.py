@@ -208,3 +208,18 @@ def test_target_that_ignores_its_points() -> None:
     target = exact(BANANA)
     with pytest.raises(ValueError, match="num_leapfrog must be at least 1"):
         hmc.step(hmc.start(target, torch.zeros(1, 2).double()), target, 0.1, 0)
+
+
+@pytest.mark.parametrize("what", ["log-density", "score"])
+def test_chains_that_could_never_move_are_refused(what: str) -> None:
+    """Steps from NaN are never accepted: the samples were the starting points."""
+
+    def density(x: Tensor) -> Tensor:
+        gamma = (x.log() - x).sum(-1) if what == "log-density" else x.square().sum(-1).sqrt()
+        return gamma - x.square().sum(-1)
+
+    x = torch.ones(5, 2, dtype=torch.float64)
+    x[3] = -1.0 if what == "log-density" else 0.0
+    with pytest.raises(ValueError, match="must be numbers where chains start, got NaN at 1 of 5"):
+        hmc.start(hmc.target_of(density), x)
+    hmc.start(hmc.target_of(density), x[:3])

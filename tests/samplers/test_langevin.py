@@ -303,6 +303,8 @@ BAD = [
     (lambda: begin_adaptation(0.0), ValueError, "step_size must be positive"),
     (lambda: noise_levels(0.0, 1.0, 3), ValueError, "largest must be positive"),
     (lambda: noise_levels(1.0, 0.1, 0), ValueError, "num must be at least 1"),
+    (lambda: noise_levels(0.1, 1.0, 3), ValueError, "exchange them: levels decrease"),
+    (lambda: anneal(lambda x, _: -x, X, [0.1, 1.0], 0.1), ValueError, "the largest first"),
     (lambda: anneal(lambda x, _: -x, X, [], 0.1), ValueError, "sigmas must be positive"),
     (lambda: anneal(lambda x, _: -x, X, [1.0], 0.1, 0), ValueError, "num_steps must be at least"),
 ]

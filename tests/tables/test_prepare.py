@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from scorematching.tables import Loaded, TableSummary, prepare
+from scorematching.tables.prepare import fitted_to
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 
@@ -33,6 +35,7 @@ def with_value(row: int, value: Any) -> list[Any]:
         (["31.12.2024"] * 60, "dates", "column of dates (c)"),
         ([None] * 60, "empty", "column without values (c)"),
         (range(1, 61), "numbers the rows", "column that numbers the rows (c)"),
+        (range(1001, 1061), "numbers the rows", "column that numbers the rows (c)"),
         ([7.5] * 60, "constant", "constant (c)"),
         (X.sum(1), "follows from others", "linear function of other columns (c)"),
         (np.arange(60) // 5, "modelled", "rounded or discrete (c 12 values)"),
@@ -55,6 +58,35 @@ def test_columns(values: Any, role: str, finding: str | None) -> None:
     said = [str(found) for found in prepared.summary.findings]
     assert len(said) == (finding is not None)
     assert finding is None or said[0].startswith(finding)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([f"{70 + v:.3f} kg" for v in X[:, 0]], "'70.126 kg' in row 1; write 70.126 in"),
+        ([f"{20 + v:.3f}°C" for v in X[:, 0]], "'20.126°C' in row 1; write 20.126 in"),
+        (["1.012.573"] * 60, "'1.012.573' in row 1; write 1012573 in"),
+        (["950", "950", "1,016"] * 20, "'1,016' in row 3; write 1016 in"),
+    ],
+)
+def test_numbers_with_units_and_thousands_are_refused(values: Any, shown: str) -> None:
+    """They were left out as text; of large numbers only six digits were shown."""
+    with pytest.raises(ValueError, match=f"column 'c' holds numbers as text, such as {shown}"):
+        prepare(table(c=values))
+
+
+@pytest.mark.parametrize(
+    "values", [["12 Oak", "3 High", "7 Main"] * 20, ["1a", "2b", "3c"] * 20, ["01.02."] * 60]
+)
+def test_text_that_begins_with_numbers_is_text(values: Any) -> None:
+    assert prepare(table(c=values)).summary.modelled == ["a", "b"]
+
+
+def test_numbers_of_drawn_rows_are_not_modelled() -> None:
+    """With --max-rows they were."""
+    rows = np.arange(0, 180, 3)
+    drawn = replace(table(c=rows + 1), rows=rows, total=180)
+    assert prepare(drawn).summary.modelled == ["a", "b"]
 
 
 def test_few_rows_and_text_are_refused_with_what_to_do() -> None:
@@ -165,3 +197,11 @@ def test_summary_survives_json() -> None:
     summary = prepare(table(c=["x", "y"] * 30)).summary
     assert TableSummary.from_dict(summary.as_dict()) == summary
     assert "c" in summary.table() and str(summary).startswith("t.csv: 60 rows, 3 columns, 2 of")
+
+
+def test_noise_is_that_of_the_rows_that_are_fitted_to() -> None:
+    """At held-out rows that of all rows was added, which the model had not seen."""
+    values = [*X[:50, 0], *[-999.0] * 10]
+    found = prepare(table(c=values))
+    assert found.common["c"]["values"] == [-999.0]
+    assert fitted_to(found, np.arange(55)).common == {}

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scorematching.tables import read
+from scorematching.tables import prepare, read
+from scorematching.tables.kinds import numbers_of
 from scorematching.tables.read import labels_of
 from scorematching.tables.text import sniff
 
@@ -183,3 +184,14 @@ def test_missing_files_are_named_with_what_was_meant(tmp_path: Path) -> None:
 def test_data_sets_by_name() -> None:
     assert read("redwine").frame.shape == (1599, 11)
     assert read("banana").sha256 == read("banana").sha256  # drawn from the same seed
+
+
+def test_points_of_thousands_beside_decimal_commas(tmp_path: Path) -> None:
+    """10.125 was read as ten and an eighth, and y was to be written with points."""
+    path = tmp_path / "t.csv"
+    path.write_text("pop;y\n" + "".join(f"{i}.125;1,0390{i}\n" for i in range(1, 10)))
+    loaded = read(path)
+    assert loaded.frame["y"].tolist() == [float(f"1.0390{i}") for i in range(1, 10)]
+    with pytest.raises(ValueError, match=r"'1\.125' in row 1; write 1125 in place of it"):
+        prepare(loaded)
+    assert numbers_of(loaded.frame["pop"], comma=True).isna().all()

@@ -167,13 +167,24 @@ class Slower(Callback):
             state.optimizer.param_groups[1]["lr"] *= 0.1
 
 
+class SlowerAfterTheStep(Callback):
+    """The same, after the checkpoint of that step."""
+
+    def on_step(self, state: TrainState) -> None:
+        if state.step == 4:
+            state.optimizer.param_groups[1]["lr"] *= 0.1
+
+
 def two_groups(parameters: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
     own = {"params": parameters[:1], "lr": 2 * lr}
     return torch.optim.Adam([own, {"params": parameters[1:]}], lr=lr)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_rates_that_a_callback_sets_hold(schedule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slower", [Slower, SlowerAfterTheStep])
+def test_rates_that_a_callback_sets_hold(
+    slower: type[Callback], schedule: str, tmp_path: Path
+) -> None:
     """The schedule set them back after one step; a resumed run knows them, too."""
     config = TrainConfig(
         steps=10, batch_size=8, lr=0.02, schedule=schedule, log_every=2, checkpoint_every=4
@@ -190,7 +201,7 @@ def test_rates_that_a_callback_sets_hold(schedule: str, tmp_path: Path) -> None:
         adam.step()
 
     def trained(folder: Path, transform: Any, resume: bool = False) -> torch.Tensor:
-        own, options = density(), {"optimizer": two_groups, "callbacks": [Slower()]}
+        own, options = density(), {"optimizer": two_groups, "callbacks": [slower()]}
         options |= {"folder": folder, "transform": transform, "resume": resume}
         train(own, sm.ScoreMatching(), points(), config, generator=seeded(0), **options)
         return parameters(own)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import scorematching as sm
 from scorematching._files import own_checksum
 from scorematching.errors import DivergedError
-from scorematching.training import TrainConfig, checkpoint, load_weights, read_log, train
+from scorematching.training import (
+    Alternating,
+    Callback,
+    Phase,
+    TrainConfig,
+    TrainState,
+    checkpoint,
+    load_weights,
+    read_log,
+    train,
+)
 from tests.training.problems import (
     EVERYTHING,
     Interrupted,
@@ -248,6 +262,16 @@ def test_run_of_an_earlier_version_is_resumed(
     assert "checkpoint.json has no checksums, as in earlier versions" in caplog.text
 
 
+def test_settings_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    """They were accepted, and the first line of the log ended in an error of json."""
+    settings: dict[str, Any] = {"steps": 5, "batch_size": 8, "max_norm": 2.0}
+    options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+    for make in (lambda value: np.array(value)[()], lambda value: value):
+        config = TrainConfig(**{name: make(value) for name, value in settings.items()})
+        result = train(density(), sm.ScoreMatching(), points(), config, **options)
+    assert result.steps == 5
+
+
 def test_folder_of_another_run(tmp_path: Path) -> None:
     run_everything(tmp_path)
     with pytest.raises(ValueError, match="resume=True to continue"):
@@ -281,6 +305,33 @@ def test_a_shuffling_loader_is_resumed(own: bool, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(tmp_path, stop=10)
     assert torch.equal(run(tmp_path, resume=True, seed=4), run(tmp_path / "whole"))
+
+
+def test_a_resumed_run_may_begin_to_draw_from_torchs_own_generator(tmp_path: Path) -> None:
+    """The next checkpoint ended in an error of Python."""
+
+    class Draws(Callback):
+        def on_step(self, state: TrainState) -> None:
+            torch.rand(())
+
+    batches: list[Tensor] = list(points().split(8))
+    for steps, callbacks in ((2, []), (8, [Draws()]), (9, [])):
+        config = TrainConfig(steps, checkpoint_every=1)
+        options: Any = {"generator": seeded(1), "folder": tmp_path, "resume": True}
+        train(density(), sm.ScoreMatching(), batches, config, callbacks=callbacks, **options)
+    assert load_weights(density(), tmp_path, "last") == 9
+
+
+@pytest.mark.parametrize("kind", ["tensor", "batches"])
+def test_a_checkpoint_holds_torchs_own_generator_once(kind: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 1))
+    model = model.append(nn.Flatten(0)).double()
+    data = points() if kind == "tensor" else list(points().split(8))
+    options: Any = {"generator": seeded(1), "folder": tmp_path}
+    train(model, sm.ScoreMatching(), data, TrainConfig(7, batch_size=8), **options)
+    states = checkpoint.under("generator", load_file(tmp_path / "last-7.safetensors"))
+    now = torch.get_rng_state()
+    assert sum(torch.equal(rows[0], now) for rows in states.values()) == 1
 
 
 def test_a_loader_of_unknown_length_trains_for_steps() -> None:
@@ -369,3 +420,123 @@ def test_a_validated_run_is_not_resumed_without_validation(tmp_path: Path) -> No
     train(density(), sm.ScoreMatching(), points(), first, validation=points(9), **options)
     with pytest.raises(ValueError, match=r"validation must be given .* step 4, would count"):
         train(density(), sm.ScoreMatching(), points(), longer, **options)
+
+
+def hard_loss(model: Any, x: Tensor, generator: Any = None, scale: float = 1.0) -> Tensor:
+    return scale * sm.ScoreMatching()(model, x)
+
+
+def other_loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return sm.ScoreMatching()(model, x)
+
+
+@dataclass
+class Shift:
+    """A transform with numbers that were fitted."""
+
+    by: Tensor
+
+    def __call__(self, x: Tensor, generator: Any) -> Tensor:
+        return x - self.by
+
+
+ALL = [name for name, _ in density().named_parameters()]
+Changes = list[tuple[dict[str, Any], dict[str, Any], str]]
+OTHER_ARGUMENTS: Changes = [
+    (
+        {"objective": sm.SlicedScoreMatching()},
+        {"objective": sm.SlicedScoreMatchingVR()},
+        r"objective must .* got SlicedScoreMatchingVR \(was SlicedScoreMatching\); begin",
+    ),
+    (
+        {"objective": sm.SlicedScoreMatching()},
+        {"objective": sm.SlicedScoreMatching(num_projections=2)},
+        r"got num_projections=2 \(was 1\)",
+    ),
+    (
+        {"objective": sm.SlicedScoreMatching(sm.projections.Rademacher())},
+        {"objective": sm.SlicedScoreMatching(sm.projections.Rademacher(balanced=False))},
+        r"got projection.balanced=False \(was True\)",
+    ),
+    (
+        {"objective": sm.DenoisingScoreMatching(0.1)},
+        {"objective": sm.DenoisingScoreMatching([0.1, 0.2])},
+        r"got sigma=\[0.1, 0.2\] \(was 0.1\)",
+    ),
+    (
+        {"objective": partial(hard_loss, scale=1.0)},
+        {"objective": partial(hard_loss, scale=2.0)},
+        r"got scale=2.0 \(was 1.0\)",
+    ),
+    (
+        {"objective": Alternating(Phase(sm.DenoisingScoreMatching(0.1), ALL))},
+        {"objective": Alternating(Phase(sm.DenoisingScoreMatching(0.2), ALL))},
+        r"got phases\[0\].loss.sigma=0.2 \(was 0.1\)",
+    ),
+    ({}, {"validation": points(8)}, r"validation must .* got rows 8 \(was 9\)"),
+    ({}, {"validation": lambda model: 0.0}, r"validation must .* got <lambda> \(was Tensor\)"),
+    (
+        {},
+        {"validation_objective": sm.DenoisingScoreMatching(0.1)},
+        r"validation_objective must .* got DenoisingScoreMatching \(was None\)",
+    ),
+    ({}, {"transform": lambda x, g: 2 * x}, r"transform must .* got <lambda> \(was None\)"),
+    (
+        {"transform": Shift(torch.tensor([3.0, 1.0]))},
+        {"transform": Shift(torch.tensor([3.0, 1.1]))},
+        r"transform must .* got by=\[3.0, 1.1\d*\] \(was \[3.0, 1.0\]\)",
+    ),
+    (
+        {},
+        {"optimizer": partial(torch.optim.Adam, weight_decay=0.1)},
+        r"optimizer must .* got \[0\].weight_decay=0.1 \(was 0\)",
+    ),
+    ({}, {"model": density().float()}, r"model must have the dtype .*float32 for .*float64"),
+]
+
+
+def resumed(folder: Path, steps: int, arguments: dict[str, Any]) -> None:
+    chosen = {"model": density(), "objective": sm.ScoreMatching(), "validation": points(9)}
+    chosen |= {"generator": seeded(1), "folder": folder, "resume": True, **arguments}
+    train(data=points(), config=TrainConfig(steps, batch_size=8), **chosen)
+
+
+@pytest.mark.parametrize(("before", "now", "words"), OTHER_ARGUMENTS)
+def test_a_run_is_not_resumed_with_other_arguments(
+    before: dict[str, Any], now: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """It went on without a word."""
+    resumed(tmp_path, 2, before)
+    model = now.setdefault("model", density())
+    untouched = parameters(model)
+    with pytest.raises(ValueError, match=words):
+        resumed(tmp_path, 4, {**before, **now})
+    assert torch.equal(parameters(model), untouched)
+
+
+def test_a_run_is_resumed_with_the_same_arguments_in_other_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numbers computed on another machine, other chunks of memory, a renamed function."""
+    for k, (before, now) in enumerate(
+        [
+            ({"objective": sm.ScoreMatching()}, {"objective": sm.ScoreMatching(max_memory=10**6)}),
+            (
+                {"objective": sm.DenoisingScoreMatching(torch.tensor([1.0, 2.0]))},
+                {"objective": sm.DenoisingScoreMatching([1, 2 * (1 + 1e-14)])},
+            ),
+            ({"optimizer": torch.optim.Adam}, {"optimizer": partial(torch.optim.Adam, fused=True)}),
+            (
+                {"transform": Shift(torch.tensor([3.0, 1e-17]))},
+                {"transform": Shift(torch.tensor([3.0, -2e-17]))},
+            ),
+            ({"validation": None}, {}),
+        ]
+    ):
+        resumed(tmp_path / str(k), 2, before)
+        resumed(tmp_path / str(k), 4, now)
+    assert not caplog.records
+    resumed(tmp_path / "renamed", 2, {"objective": hard_loss})
+    resumed(tmp_path / "renamed", 4, {"objective": other_loss})
+    assert "objective is not that of the run that is resumed by its name" in caplog.text
+    assert "other_loss (was hard_loss)" in caplog.text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from scorematching._extras import import_extra
+from scorematching._files import replacing, writing
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
@@ -28,15 +28,15 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def write_frame(frame: Any, path: Path) -> None:
-    """Write a data frame under a temporary name, and rename it."""
+    """Write a data frame under a temporary name, and rename it.
+
+    Raises:
+        OSError: naming the file, if it could not be written.
+    """
     suffix = path.suffix.lower()
-    new = path.with_name(f".{path.name}.new{suffix}")
-    try:
+    with writing(path, "free space, or choose another place for --out"), replacing(path) as new:
         if suffix == ".parquet":
             import_extra("pyarrow", "tables")
             frame.to_parquet(new)
         else:
             frame.to_csv(new, index=False, sep="\t" if suffix == ".tsv" else ",")
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from scorematching._files import writing
 from scorematching.cli.app import DataDir
 from scorematching.cli.evaluate import describe
 from scorematching.cli.options import (
@@ -122,7 +123,8 @@ def fit(
     say(table.summary, "")
     with new_folder(out, overwrite) as folder, threads_for(table.frame.size):
         fitted, lines = _fit(table, options)
-        write_run(folder, table, fitted, options, choices, command_of(context), lines)
+        with writing(out, "free space, or choose another place for --out, and fit again"):
+            write_run(folder, table, fitted, options, choices, command_of(context), lines)
         trouble = _report(folder, table)
     say(*describe(fitted.held_out), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from scorematching._extras import import_extra
 from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
+from scorematching.tables.kinds import numbers_of
+from scorematching.tables.read import DECIMAL_COMMA
 from scorematching.tables.summary import alike
 
 FAR = 10.0
@@ -35,9 +36,9 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
                 f"{loaded.name} must have the columns that {run.folder} was fitted to, got none "
                 f"named {name!r}{meant}"
             )
-    to_numeric = import_extra("pandas", "tables").to_numeric
+    comma = DECIMAL_COMMA in loaded.notes
     present = loaded.frame[[name for name in run.columns if name not in absent]]
-    numbers = present.apply(lambda values: to_numeric(values, errors="coerce")).astype(np.float64)
+    numbers = present.apply(lambda values: numbers_of(values, comma)).astype(np.float64)
     if absent:
         modelled = torch.tensor(numbers[run.summary.modelled].to_numpy())
         restored = run.model.table_.restore(modelled).numpy()

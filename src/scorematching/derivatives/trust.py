@@ -18,9 +18,16 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values
 from scorematching.derivatives import smoothness, speed, verification
+from scorematching.derivatives.evaluations import (
+    few_points,
+    require_finite,
+    require_values,
+    score_of,
+    value_at,
+)
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model, Pair, Question, RandomModelError, Way
-from scorematching.derivatives.notices import describe, exceptional_points, other_values, warn
+from scorematching.derivatives.notices import describe, exceptional_points, warn
 from scorematching.derivatives.ops.registry import has_kink
 from scorematching.errors import SmoothnessError, WrongDerivativeError
 
@@ -149,11 +156,11 @@ def require_smooth(
 
 def _measure(model: Model, x: Tensor, findings: Findings) -> None:
     """Measure smoothness at points, and remember it."""
-    _value(model, x)  # raises where the model itself is wrong
+    require_values(model, x)
     findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
     findings.measured_points = len(x)
     if findings.smoothness.cut:
-        _few(model, x, findings)  # raises where the points of a batch are coupled
+        few_points(model, x, findings)  # raises where the points of a batch are coupled
 
 
 def _measures_again(findings: Findings, points: int) -> bool:
@@ -191,7 +198,7 @@ def _verify(
     model: Model, question: Question, x: Tensor, training: bool, findings: Findings
 ) -> None:
     """Compare the route in use with another, and change it where it is wrong."""
-    points = _few(model, x, findings)
+    points = few_points(model, x, findings)
     v = verification.fixed_signs(points, seed=1)[None]
     trained = training and findings.uses[question.name] <= 2
     model = _one_output(model, points, findings)
@@ -212,13 +219,13 @@ def _verify(
             _detached(reverse(points, v))  # raises where the model itself is wrong
             _note_obstacle(findings, question, error)
         else:
-            _require_finite(model, found[0], points)
+            require_finite(model, found[0], points)
             if _agrees(model, traced, found, _try(reverse, points, v), points, v, trained):
                 return _require_ordinary(model, traced, found, points, v)
             names = _suspects(model.findings) or "one of its operations"
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
     found = _detached(reverse(points, v))
-    _require_finite(model, found[0], points)
+    require_finite(model, found[0], points)
     if not _agrees(model, reverse, found, None, points, v, trained):
         raise WrongDerivativeError(
             f"the derivatives of this {model.kind} disagree with finite differences by every "
@@ -264,7 +271,7 @@ def _is_confirmed(
 def _one_output(model: Model, x: Tensor, findings: Findings) -> Model:
     """A model with features as a random combination of them, which is cheaper to check."""
     # Counted anew at every check: a closure may return more features than the one before.
-    findings.outputs = _value(model, x).shape[1:].numel() if model.is_log_density else 1
+    findings.outputs = value_at(model, x).shape[1:].numel() if model.is_log_density else 1
     if findings.outputs == 1:
         return model
     weights = torch.randn(findings.outputs, generator=torch.Generator().manual_seed(3)).to(x)
@@ -292,7 +299,7 @@ def _agrees(
     def agrees(slack: verification.Slack) -> bool:
         same = bool(other) and verification.compare(found, other, x, v, slack).agree
         if model.check_smoothness:
-            return same or verification.agrees_with_differences(_score(model), found, x, v, slack)
+            return same or verification.agrees_with_differences(score_of(model), found, x, v, slack)
         if not same and other is not None:
             return False
         return verification.agrees_between_kinks(model.call, model.is_log_density, found[1], x, v)
@@ -302,37 +309,6 @@ def _agrees(
         if not agrees(slack):
             return False
     return not (trained and model.check_smoothness) or verification.check_gradient(ask, x, v).agree
-
-
-def _score(model: Model) -> Callable[[Tensor], Tensor]:
-    """The score of the plain model: its gradient, or the vector field itself."""
-
-    def score(x: Tensor) -> Tensor:
-        with verification.undone(model.call, x):
-            return model.score(x.detach().requires_grad_()).detach()
-
-    return score
-
-
-def _value(model: Model, x: Tensor) -> Tensor:
-    """The model's output; gradients are on, because a score network may need them."""
-    with torch.enable_grad(), verification.undone(model.call, x):
-        return model.evaluate(x.detach().requires_grad_()).detach()
-
-
-def _require_finite(model: Model, score: Tensor, x: Tensor) -> None:
-    """Refuse a score that is not finite where the model itself is."""
-    if bool(score.isfinite().all()):
-        return
-    value = _value(model, x)
-    finite = [t.reshape(len(x), -1).isfinite().all(1) for t in (score, value)]
-    bad = ~finite[0] & finite[1]
-    if bool(bad.any()):
-        raise WrongDerivativeError(
-            f"the score of this {model.kind} must be finite where the model is, got NaN or "
-            f"infinity at {int(bad.sum())} of {len(bad)} points; look for a root of zero or a "
-            "division by zero in a branch that torch.where does not take"
-        )
 
 
 def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:
@@ -345,51 +321,6 @@ def _try(ask: Callable[[Tensor, Tensor], Pair], x: Tensor, v: Tensor) -> Any:
 
 def _detached(pair: Pair) -> Pair:
     return pair[0].detach(), pair[1].detach()
-
-
-def _few(model: Model, x: Tensor, findings: Findings) -> Tensor:
-    """A few points, or all where the model takes only batches of their number.
-
-    A single point says nothing about batches, so that question is left to later ones.
-    """
-    few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
-    if findings.any_batch is None and len(few) < len(x):
-        findings.any_batch = _takes(model, x.detach(), few)
-    elif findings.any_batch:  # by now a closure may hold a context of N rows, or a layer couple
-        late = findings.uses.total() > 2
-        findings.any_batch = _takes(model, x.detach(), few) if late else _runs(model, few)
-    return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
-
-
-def _runs(model: Model, few: Tensor) -> bool:
-    """Whether a model takes a few points without an error."""
-    try:
-        _value(model, few)
-    except Exception:  # of any kind: whether the model is at fault shows with all points
-        return False
-    return True
-
-
-@torch.no_grad()
-def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
-    """Whether a model takes a smaller batch.
-
-    Raises:
-        ValueError: if its values there are others, because it couples the points of a batch or
-            changes from call to call.
-    """
-
-    def values(points: Tensor) -> Tensor:
-        with verification.undone(model.call, points):
-            return model.evaluate_to_compare(points)
-
-    try:
-        whole, part = values(x), values(few)
-    except Exception:  # a context of N rows in a closure, or a random model
-        return False
-    if verification.differ(part, whole[: len(few)]):
-        raise other_values(changes=verification.differ(values(x), whole))
-    return True
 
 
 def _suspects(findings: Findings) -> str:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scorematching._checks import is_number
+from scorematching._checks import can_read_values, is_number
 from scorematching._random import normal
 from scorematching._shapes import dimension
+from scorematching._tracing import is_transformed
 from scorematching.distributions.gaussian import standard_normal_log_density
 
 
@@ -50,6 +51,7 @@ class BernoulliPixels:
 
     def log_prob(self, output: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)``, ``(*C, N, *event), (N, *event) -> (*C, N)``."""
+        _check_unit(x)
         # Two sums read the logits twice but write less. From 40 on, log(1 + e^l) equals l in
         # double precision; torch's own threshold is 20.
         return _flat(x * output, x).sum(-1) - _flat(F.softplus(output, threshold=40), x).sum(-1)
@@ -57,6 +59,21 @@ class BernoulliPixels:
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw zeros and ones, of the shape of the logits."""
         return torch.bernoulli(self.mean(output), generator=generator)
+
+
+def _check_unit(x: Tensor) -> None:
+    """Require pixels from 0 to 1, where values can be read without waiting for a GPU.
+
+    Other values have no probability: a decoder would raise their "likelihood" without bound.
+    """
+    if x.is_cuda or is_transformed() or not can_read_values(x):
+        return
+    low, high = (end.item() for end in x.detach().aminmax())
+    if low < -1e-3 or high > 1 + 1e-3:
+        raise ValueError(
+            f"x must hold pixels from 0 to 1 for BernoulliPixels, got values from {low:g} to "
+            f"{high:g}; divide grey levels by 255, map [-1, 1] by (x + 1) / 2, or use NormalPixels"
+        )
 
 
 @dataclass(frozen=True)

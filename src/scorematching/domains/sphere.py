@@ -113,7 +113,8 @@ class Simplex(Sphere):
     Proportions of zero have an infinite score; `interior` moves them inside.
 
     Args:
-        h: "minsq", "prodsq" or "ones", or a function of z, see `Sphere`.
+        h: "minsq", "prodsq" or "ones", or a function of z, see `Sphere`. With "ones" estimates are
+            biased unless the density falls fast at the boundary: Dirichlet parameters above one.
         cap: of the weights.
 
     Reference: Scealy and Wood (2023), Score matching for compositional distributions.

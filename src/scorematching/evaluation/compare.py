@@ -12,9 +12,9 @@ from torch import Tensor
 
 from scorematching._checks import check_generator, check_share
 from scorematching._memory import in_chunks
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate, paired_difference
 from scorematching.evaluation.losses import score_matching_losses
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.evaluation.scores import field_at
 from scorematching.objectives import Objective
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from scorematching._checks import check_count, check_points, check_shape
 from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event, project
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import Field, as_field
 from scorematching.objectives import ScoreMatching
 from scorematching.projections import Projection, Rademacher

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from scorematching._checks import check_points, check_shape
 from scorematching._memory import Budget, in_chunks
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions import Distribution
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import Field, LogDensityField, VectorField
 from scorematching.types import Vector
 

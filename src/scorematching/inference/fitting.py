@@ -18,8 +18,8 @@ from torch import Tensor
 
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.domains.base import Region, refuse_rows
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import groups_of, require_variation, sandwich

@@ -221,6 +221,8 @@ class DKEF(nn.Module):
         if self.distances == "differences":
             squares = (a[:, :, None] - b[:, None]).square().sum(-1)
             return torch.exp(self._log_mixture - 0.5 * squares)
+        centre = b.mean(1, keepdim=True)  # products lose digits far from the origin
+        a, b = a - centre, b - centre
         # a.b - |a|^2 / 2 by one matrix product; terms that depend on z alone are added.
         a = torch.cat([a, -0.5 * a.square().sum(-1, keepdim=True)], dim=-1)
         of_z = self._log_mixture - 0.5 * b.square().sum(-1)[:, None]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 from scorematching._extras import import_extra
+from scorematching._files import write_atomically, writing
 from scorematching.report.contents import Contents
 from scorematching.report.figures import draw_figures
 from scorematching.runs.folder import PAGE, Run
@@ -42,9 +42,9 @@ def write_report(run: Run, table: Prepared) -> Path:
         PosixPath('runs/wine/report.html')
     """
     page = render_family(run) if run.kind == "family" else render(Contents(run, table))
-    path, new = run.folder / PAGE, run.folder / f".{PAGE}.new"
-    new.write_text(page, encoding="utf-8")
-    os.replace(new, path)
+    path = run.folder / PAGE
+    with writing(path, "free space, and write the report again"):
+        write_atomically(path, page.encode())
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.kde import fit_kde
 from scorematching.estimators.density.bases.transformed import Transformed
-from scorematching.estimators.density.selection import Candidate, attempt, make_folds
+from scorematching.estimators.density.selection import Candidate, Trial, attempt, make_folds
 
 NAMES = ("Gaussian", "KDE", "mixture")
 """Of the baselines, the Gaussian first."""
@@ -23,6 +24,9 @@ _COMPONENTS, _MAX_ROWS, _MAX_FOLD_ROWS = (1, 2, 3, 5, 8), 5000, 50_000
 _RIDGES, _MIXTURE_FOLDS, _LEAST_GAIN = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3, 0.05
 """What is added to the variances of mixtures, in units of those of the columns; the least that is
 not worse by this gain, since smaller differences of few rows are noise."""
+
+_FAR = 50.0
+"""Nats below the median from which on a row is far outside a distribution."""
 
 _SHRUNK = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0)
 """Parts of the shrinkage of Ledoit and Wolf that are tried for the Gaussian."""
@@ -72,18 +76,41 @@ def _gaussian(s: Tensor, different: Tensor, seed: int) -> Distribution:
     """
     generator = torch.Generator().manual_seed(seed)
     folds = make_folds(different[:: -(-len(different) // _MAX_FOLD_ROWS)], generator)
-    trials = [attempt(_shrunk(part), folds, generator) for part in _SHRUNK]
+    candidates = [_shrunk(part, own) for own in (True, False) for part in _SHRUNK]
+    found = _likelihoods([attempt(each, folds, generator) for each in candidates])
     # At equal likelihoods, as in one column, the first, which is not shrunk.
-    best = max((trial for trial in trials if trial is not None), key=lambda trial: trial.mean)
-    return best.candidate.fit(s, s[:1], generator)
+    best, _ = max(found, key=lambda pair: pair[1])
+    return best.fit(s, s[:1], generator)
 
 
-def _shrunk(part: float) -> Candidate:
-    """A normal distribution with a part of the shrinkage of Ledoit and Wolf."""
+def _likelihoods(trials: Sequence[Trial | None]) -> list[tuple[Candidate, float]]:
+    """Candidates that could be fitted, and their mean held-out log-densities.
+
+    Rows that lie far outside all of them do not count: one wrong value, hundreds of standard
+    deviations away, would decide alone, for the widest.
+    """
+    done = [trial for trial in trials if trial is not None]
+    if not done:
+        return []
+    values = torch.stack([trial.log_densities for trial in done])
+    far = (values < values.median(1, keepdim=True).values - _FAR).all(0)
+    means = values[:, ~far].mean(1).tolist()
+    return [(trial.candidate, mean) for trial, mean in zip(done, means)]
+
+
+def _shrunk(part: float, own: bool) -> Candidate:
+    """A normal distribution with a part of the shrinkage of Ledoit and Wolf.
+
+    Towards its own variances, or else towards their mean, which is better in tables of few rows;
+    that of one outlier makes all columns wide.
+    """
 
     def fit(x: Tensor, held: Tensor, generator: torch.Generator) -> Distribution:
-        plain, shrunk = fit_gaussian(x, shrink=False), fit_gaussian(x)
-        return Gaussian(plain.mean, plain.covariance.lerp(shrunk.covariance, part))
+        std = x.std(0, correction=0)
+        unit = std.where((std > 0) & own, 1.0)  # without a fold, a column may be constant
+        plain, shrunk = fit_gaussian(x / unit, shrink=False), fit_gaussian(x / unit)
+        covariance = plain.covariance.lerp(shrunk.covariance, part)
+        return Gaussian(unit * plain.mean, unit * covariance * unit[:, None])
 
     return Candidate(f"gaussian, {part:g} shrunk", fit)
 
@@ -96,14 +123,13 @@ def _mixture(s: Tensor, different: Tensor, seed: int) -> Distribution | None:
     """
     generator = torch.Generator().manual_seed(seed)
     folds = make_folds(different[:_MAX_ROWS], generator, count=_MIXTURE_FOLDS)
-    trials = [attempt(_ridged(ridge, seed), folds, generator) for ridge in _RIDGES]
-    found = [trial for trial in trials if trial is not None]
+    found = _likelihoods([attempt(_ridged(ridge, seed), folds, generator) for ridge in _RIDGES])
     if not found:
         return None
-    enough = max(trial.mean for trial in found) - _LEAST_GAIN
-    chosen = next(trial for trial in found if trial.mean >= enough)
+    enough = max(mean for _, mean in found) - _LEAST_GAIN
+    chosen = next(candidate for candidate, mean in found if mean >= enough)
     try:
-        return chosen.candidate.fit(s, s[:1], generator)
+        return chosen.fit(s, s[:1], generator)
     except ValueError:
         return None
 

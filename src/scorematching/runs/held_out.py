@@ -214,7 +214,7 @@ def model_losses(model: Any, space: Space, x: Tensor) -> Tensor:
     """The model's score-matching losses at rows ``(N, K)``, in the space of the baselines."""
     z = space.z(x)
     if hasattr(model, "density_"):
-        return held_out_losses(space.density(model.density_), z)
+        return held_out_losses(space.density(model.density_), z, scale=space.least_scale)
     return score_matching_losses(space.field(standardised_score(model)), z)
 
 

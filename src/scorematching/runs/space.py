@@ -63,11 +63,20 @@ class Space:
         """The distribution of z where s has a given one."""
         return Transformed(of_s, Inverse(self.whiten))
 
+    @property
+    def _jacobian(self) -> Tensor:
+        """``ds / dz_j`` in row j, which is the same everywhere."""
+        eye = torch.eye(len(self.columns), dtype=torch.float64)
+        return self.whiten.inverse(eye) - self.whiten.inverse(torch.zeros_like(eye))
+
+    @property
+    def least_scale(self) -> float:
+        """The least size in z, one at most, of rows of size one in s, whose scale is robust."""
+        return 1 / max(1.0, self._jacobian.norm(dim=1).max().item())
+
     def field(self, score_of_s: Any) -> Field:
         """The score in z of a score in s."""
-        eye = torch.eye(len(self.columns), dtype=torch.float64)
-        # Row j is ds / dz_j, which is the same everywhere.
-        jacobian = self.whiten.inverse(eye) - self.whiten.inverse(torch.zeros_like(eye))
+        jacobian = self._jacobian
 
         def score(z: Tensor) -> Tensor:
             return score_of_s(self.whiten.inverse(z)) @ jacobian.mT

@@ -6,12 +6,14 @@ of standard deviation sigma; step sizes are proportional to sigma.
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_batch, check_count, check_positive
+from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers import langevin
 
 __all__ = ["AnnealedInfo", "anneal", "noise_levels"]
@@ -58,6 +60,11 @@ def noise_levels(largest: float, smallest: float, num: int) -> list[float]:
     check_positive(largest, "largest", "take about the diameter of the data")
     check_positive(smallest, "smallest", "0.01 suits images in [0, 1]")
     check_count(num, "num", "ten levels suit images")
+    if smallest > largest:
+        raise ValueError(
+            f"largest must be at least smallest, got {largest!r} and {smallest!r}; exchange them: "
+            "levels decrease"
+        )
     if num == 1:
         return [float(smallest)]
     ratio = math.log(smallest / largest) / (num - 1)
@@ -80,7 +87,7 @@ def anneal(
     Args:
         score: ``(x, sigma) -> (C, *event)``, of the data with noise of standard deviation sigma.
         x: initial positions of the chains, ``(C, *event)``.
-        sigmas: levels of noise, first to last, see `noise_levels`; any sequence of numbers.
+        sigmas: decreasing levels of noise, see `noise_levels`; any sequence of numbers.
         step_size: h, at the last level.
         num_steps: steps at every level.
         generator: source of randomness; None is torch's default generator.
@@ -102,6 +109,12 @@ def anneal(
     sigmas = [float(sigma) for sigma in sigmas]
     for sigma in sigmas or [0.0]:
         check_positive(sigma, "sigmas", "give levels of noise, as from noise_levels")
+    if any(after > before for before, after in pairwise(sigmas)):
+        raise ValueError(
+            f"sigmas must decrease, got {sigmas[0]:g} to {sigmas[-1]:g} with larger levels after "
+            "smaller ones; sort them, the largest first: samples have the noise of the last"
+        )
+    check_mode(lambda y: score(y, sigmas[0]), x)
     sizes = [step_size * sigma / sigmas[-1] for sigma in sigmas]
     norms = []
     for sigma, size in zip(sigmas, sizes):

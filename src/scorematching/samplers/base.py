@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import (
+    can_read_values,
     check_batch,
     check_depends,
     check_log_density,
@@ -17,6 +18,7 @@ from scorematching._checks import (
     is_number,
 )
 from scorematching._shapes import event_axes
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.types import LogDensity, Vector
 
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -112,12 +114,27 @@ class ForcedTarget:
 def start(target: Target, x: Tensor) -> State:
     """The initial state of chains at given points ``x: (C, *event)``.
 
+    Raises:
+        ValueError: if values of the target change from call to call, or with the other chains, as
+            those of dropout and batch normalisation in training mode do; or if they are NaN, where
+            no step would ever be accepted.
+
     Example:
         >>> start(target_of(lambda x: x.sum(-1)), torch.ones(3, 2)).log_density.tolist()
         [2.0, 2.0, 2.0]
     """
     check_batch(x)
-    return State(x, *target(x))
+    if not can_read_values(x):
+        return State(x, *target(x))
+    check_repeats(lambda z: target(z)[0], x)
+    state = State(x, *target(x))
+    bad = state.log_density.isnan() | state.score.isnan().flatten(1).any(1)
+    if bool(bad.any()):
+        raise ValueError(
+            f"the log-density and its score must be numbers where chains start, got NaN at "
+            f"{int(bad.sum())} of {len(bad)} points; start where the density is positive"
+        )
+    return state
 
 
 def per_chain(value: Any, x: Tensor) -> Any:

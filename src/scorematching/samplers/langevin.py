@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scorematching._checks import check_batch, check_vector
 from scorematching._random import normal
+from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers.base import check_step_size, step_sizes
 from scorematching.types import Vector
 
@@ -71,7 +72,8 @@ def step(
 
     Args:
         x: positions, ``(C, *event)``.
-        score: s, ``(C, *event) -> (C, *event)``: a score network, `VectorField.score`...
+        score: s, ``(C, *event) -> (C, *event)``: a score network, `VectorField.score`... With
+            layers such as dropout it must be in evaluation mode.
         step_size: h, a number or one per chain, ``(C,)``.
         generator: source of randomness; None is torch's default generator.
 
@@ -84,4 +86,5 @@ def step(
     """
     check_batch(x)
     check_step_size(step_size, x)
+    check_mode(score, x)
     return move(x, score, draw(x, generator), step_size)

@@ -19,8 +19,11 @@ _MINUS = "\N{MINUS SIGN}"
 """Which word processors write in place of a hyphen."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$")
+_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+$")
+_UNIT = re.compile(r"(?<=\d)\s*([a-zA-Z°µμΩ][^\s\d]{0,4})\s*$")
+"""A short word after a number, such as kg, mg/dL or years."""
 
-_MOSTLY = 0.5
+_MOSTLY, _ALWAYS = 0.5, 0.9
 
 
 def kind_of(values: Any) -> str:
@@ -79,21 +82,28 @@ def _numbers(present: Any) -> Any:
     return number
 
 
-def refuse_almost_numbers(values: Any, name: str) -> None:
+def refuse_almost_numbers(values: Any, name: str, comma: bool = False) -> None:
     """Refuse a column of text that is mostly numbers: leaving it out would surprise.
+
+    Args:
+        values: a pandas series.
+        name: of the column.
+        comma: whether numbers of the file have decimal commas.
 
     Raises:
         ValueError: with the first value that is no number, and its row.
     """
     pandas = import_extra("pandas", "tables")
     present = values.dropna().astype(str)
-    bad = pandas.to_numeric(present, errors="coerce").isna()
-    plain = pandas.to_numeric(present.map(_without_marks), errors="coerce")
-    if plain.isna().mean() < _MOSTLY <= bad.mean() or not bad.any():
-        row = ((bad | (not bad.any())) & plain.notna()).idxmax()
+    bad = numbers_of(present, comma).isna()
+    bare = _without_unit(present).map(lambda text: _without_marks(text, comma))
+    plain = pandas.to_numeric(bare, errors="coerce")
+    marked = bad & plain.notna()
+    if not bad.any() or (plain.notna().mean() > _MOSTLY and marked.sum() > bad.sum() / 2):
+        row = (marked | (not bad.any())).idxmax()
         raise ValueError(
             f"column {name!r} holds numbers as text, such as {present[row]!r} in row "
-            f"{int(row) + 1}; write {plain[row]:g} in place of it, or leave the column out with "
+            f"{int(row) + 1}; write {plain[row]:.15g} in place of it, or leave the column out with "
             "--columns"
         )
     if bad.mean() < _MOSTLY:
@@ -104,26 +114,62 @@ def refuse_almost_numbers(values: Any, name: str) -> None:
         )
 
 
-def _without_marks(text: str) -> str:
+def numbers_of(values: Any, comma: bool = False) -> Any:
+    """A column as numbers, NaN where a field is none.
+
+    Args:
+        values: a pandas series.
+        comma: whether numbers of the file have decimal commas; text with a point is no number then.
+
+    Example:
+        >>> import pandas
+        >>> numbers_of(pandas.Series(["1,5", "9.502"]), comma=True).tolist()
+        [1.5, nan]
+    """
+    pandas = import_extra("pandas", "tables")
+    if comma and not pandas.api.types.is_numeric_dtype(values):
+        fields = values.astype(str)
+        values = fields.str.replace(",", ".").where(~fields.str.contains(".", regex=False))
+    return pandas.to_numeric(values, errors="coerce")
+
+
+def _without_unit(present: Any) -> Any:
+    """Fields without the unit that nearly all of them have after their number."""
+    units = present.str.extract(_UNIT, expand=False)
+    counts = units.value_counts()
+    if not len(counts) or counts.iloc[0] < _ALWAYS * len(present):
+        return present
+    return present.where(units != counts.index[0], present.str.replace(_UNIT, "", regex=True))
+
+
+def _without_marks(text: str, comma: bool = False) -> str:
     """A number without signs of thousands and units, and with a decimal point.
 
     Example:
-        >>> [_without_marks(text) for text in ("$1,200", "0,125", "1.012,5")]
-        ['1200', '0.125', '1012.5']
+        >>> [_without_marks(text) for text in ("$1,200", "0,125", "1.012,5", "1.012.500")]
+        ['1200', '0.125', '1012.5', '1012500']
     """
     bare = _MARKS.sub("", text).replace(_MINUS, "-")
-    if "," not in bare or _THOUSANDS.match(bare):
-        return bare.replace(",", "")
-    return bare.replace(".", "").replace(",", ".")
+    grouped = _POINTS.match(bare) and (comma or bare.count(".") > 1)
+    if grouped or ("," in bare and not _THOUSANDS.match(bare)):
+        return bare.replace(".", "").replace(",", ".")
+    return bare.replace(",", "")
 
 
-def counts_rows(values: Any) -> bool:
-    """Whether a column numbers the rows: 0, 1, 2 ... or 1, 2, 3 ...
+def counts_rows(values: Any, rows: Any = None) -> bool:
+    """Whether a column numbers the rows: 1, 2, 3 ... or 1001, 1002, 1003 ...
+
+    Args:
+        values: a pandas series.
+        rows: numbers of the rows in the file, where some were drawn; None for all.
 
     Example:
         >>> import pandas
         >>> counts_rows(pandas.Series([1, 2, 3])), counts_rows(pandas.Series([2, 4, 6]))
         (True, False)
+        >>> counts_rows(pandas.Series([2, 4, 7]), rows=[1, 3, 6])
+        True
     """
     number = values.to_numpy(np.float64, na_value=np.nan)
-    return bool(len(number) > 2 and number[0] in (0.0, 1.0) and (np.diff(number) == 1).all())
+    place = np.arange(len(number)) if rows is None else np.asarray(rows)
+    return bool(len(number) > 2 and (np.diff(number) == np.diff(place)).all())

@@ -15,7 +15,7 @@ from scorematching.estimators.density.refusals import refuse_units
 from scorematching.estimators.density.table import Table, inspect
 from scorematching.tables.findings import findings_of
 from scorematching.tables.kinds import counts_rows, kind_of, refuse_almost_numbers
-from scorematching.tables.read import Loaded
+from scorematching.tables.read import DECIMAL_COMMA, Loaded
 from scorematching.tables.summary import Column, Finding, TableSummary, alike, listed
 
 MIN_ROWS = 20
@@ -83,7 +83,7 @@ def prepare(
     """
     frame = loaded.frame if columns is None else _chosen(loaded.frame, columns)
     kinds = {name: kind_of(frame[name]) for name in frame}
-    used = _usable(frame, kinds, asked=columns is not None)
+    used = _usable(replace(loaded, frame=frame), kinds, asked=columns is not None)
     numbers = _numbers(frame[used])
     missing = numbers.isna()
     if missing.to_numpy().any() and not drop_missing:
@@ -124,24 +124,27 @@ def fitted_to(table: Prepared, rows: NDArray[np.int64]) -> Prepared:
         rows: numbers of the rows of its frame that are fitted to.
 
     Returns:
-        The same table, with other columns set aside where that is needed.
+        The same table, with other columns set aside where that is needed, and with the noise of
+        these rows, which is that of an estimator that sees no others.
     """
     x = torch.tensor(table.frame.to_numpy()[rows])
     used = list(table.frame.columns)
     found = inspect(x, used)
-    if found.kept == table.table.kept or not found.kept:
+    if not found.kept:
         return table
+    rounded, common = _noise(found, x, used)
+    width = rounded if table.dequantised else np.zeros_like(rounded)
+    common = common if table.dequantised else {}
+    if found.kept == table.table.kept:
+        return replace(table, width=width, common=common)
     roles = _roles(used, found)
     columns = tuple(replace(c, role=roles.get(c.name, c.role)) for c in table.summary.columns)
-    rounded, common = _noise(found, x, used)
     changed = [a.name for a, b in zip(columns, table.summary.columns) if a.role != b.role]
     finding = Finding(
         f"another role among the rows that are fitted to ({listed(changed)})",
         "columns that are constant or determined by others there are set aside",
     )
     summary = replace(table.summary, columns=columns, findings=(*table.summary.findings, finding))
-    width = rounded if table.dequantised else np.zeros_like(rounded)
-    common = common if table.dequantised else {}
     return replace(table, table=found, width=width, summary=summary, common=common)
 
 
@@ -186,18 +189,19 @@ def _chosen(frame: Any, columns: Sequence[str]) -> Any:
     return frame[list(dict.fromkeys(columns))]
 
 
-def _usable(frame: Any, kinds: dict[str, str], asked: bool) -> list[str]:
+def _usable(loaded: Loaded, kinds: dict[str, str], asked: bool) -> list[str]:
     """Names of columns of numbers; others are refused if they were asked for."""
+    frame = loaded.frame
     for name, kind in kinds.items():
         if kind == "text":
-            refuse_almost_numbers(frame[name], name)
+            refuse_almost_numbers(frame[name], name, DECIMAL_COMMA in loaded.notes)
         if asked and kind not in NUMBERS:
             raise ValueError(
                 f"column {name!r} must hold numbers, got {kind}; leave it out of --columns, or "
                 "turn it into numbers first"
             )
     numbers = [name for name, kind in kinds.items() if kind in NUMBERS]
-    used = [name for name in numbers if asked or not counts_rows(frame[name])]
+    used = [name for name in numbers if asked or not counts_rows(frame[name], loaded.rows)]
     if numbers and not used:
         raise ValueError(
             f"the table must have a column of measurements, got {listed(numbers)}, which numbers "

@@ -31,6 +31,9 @@ from scorematching.tables.text import NAMES, Dialect, check_lines, decode, lines
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 """Of the files that can be read."""
 
+DECIMAL_COMMA = "decimal comma: 1,5 is one and a half"
+"""The note on a text file that has them."""
+
 _NPY = b"\x93NUMPY"
 _TOY_SEED = 0
 
@@ -202,7 +205,7 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
-    notes += ["decimal comma: 1,5 is one and a half"] if dialect.decimal == "," else []
+    notes += [DECIMAL_COMMA] if dialect.decimal == "," else []
     return frame, tuple(notes)
 
 

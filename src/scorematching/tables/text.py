@@ -8,14 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
+
+from scorematching._tables import names_by_numbers
 
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
-_YEAR = re.compile(r"\s*(1[5-9]|20)\d\d\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
+_GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
@@ -78,11 +80,17 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
     lines = list(islice((line for line in lines_of(text) if line.strip()), _SNIFFED))
     found = _delimiter(lines) if delimiter is None else delimiter
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
-    header = not _is_row(rows[0], found) or _numbers_columns(rows[0]) or _names_years(rows)
+    header = not _is_row(rows[0], found) or names_by_numbers(rows)
     cells = [cell for row in rows[header:] for cell in row]
-    commas = sum(bool(_WITH_COMMA.match(cell)) for cell in cells)
-    points = sum("." in cell and _is_number(cell) for cell in cells)
-    return Dialect(encoding, found, header, "," if commas > points and found != "," else ".")
+    commas = [cell for cell in cells if _WITH_COMMA.match(cell)]
+    points = [cell for cell in cells if "." in cell and _is_number(cell)]
+    comma = found != "," and _weight(commas) > _weight(points)
+    return Dialect(encoding, found, header, "," if comma else ".")
+
+
+def _weight(cells: list[str]) -> tuple[int, int]:
+    """Numbers whose mark can only be decimal, then all: that of 10.125 may be of thousands."""
+    return sum(not _GROUPED.match(cell) for cell in cells), len(cells)
 
 
 def lines_of(text: str) -> Iterable[str]:
@@ -125,23 +133,6 @@ def _is_row(cells: list[str], delimiter: str) -> bool:
     numbers = [_is_number(c) or bool(delimiter != "," and _WITH_COMMA.match(c)) for c in cells]
     rest = (is_missing(cell) for cell, number in zip(cells, numbers) if not number)
     return bool(cells[0].strip()) and any(numbers) and all(rest)
-
-
-def _numbers_columns(row: list[str]) -> bool:
-    """Whether a line is 0, 1, 2 ..., which pandas writes for columns without names."""
-    return len(row) > 1 and [cell.strip() for cell in row] == [str(i) for i in range(len(row))]
-
-
-def _names_years(rows: list[list[str]]) -> bool:
-    """Whether the first line has years in order, and no other line has: names, not numbers."""
-    return len(rows[0]) > 1 and _are_years(rows[0]) and not any(map(_are_years, rows[1:]))
-
-
-def _are_years(row: list[str]) -> bool:
-    if not all(_YEAR.match(cell) for cell in row):
-        return False
-    years = [int(cell) for cell in row]
-    return all(a < b for a, b in pairwise(years))
 
 
 def _is_number(cell: str) -> bool:

@@ -257,6 +257,17 @@ def require_parameters(names: list[str], before: list[str] | None) -> None:
     )
 
 
+def require_dtypes(own: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+    """Refuse weights of another precision than those of a module, which would round them."""
+    for name, value in before.items():
+        if name in own and own[name].dtype != value.dtype:
+            raise ValueError(
+                f"model must have the dtype of the run that is resumed, got {own[name].dtype} for "
+                f"{name} (was {value.dtype}); convert it, as by model.double(), or begin another "
+                "run in another folder"
+            )
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Tensors, numbers: Mapping[str, Any]
 ) -> None:

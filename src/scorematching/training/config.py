@@ -1,6 +1,8 @@
 """Settings of a training run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+import numpy as np
 
 from scorematching._checks import check_choice, check_count, check_flag, check_positive, check_share
 
@@ -86,3 +88,6 @@ class TrainConfig:
         if self.ema_decay is not None:
             advice = "0.999 averages over about a thousand steps, None keeps no average"
             check_share(self.ema_decay, "ema_decay", advice)
+        for name, value in ((f.name, getattr(self, f.name)) for f in fields(self)):
+            if isinstance(value, np.generic):  # checkpoints and logs have no numbers of numpy
+                object.__setattr__(self, name, value.item())

@@ -115,10 +115,10 @@ class Batches:
         return found
 
     def restore_sources(self, states: Mapping[str, Tensor]) -> None:
-        """Take over such states; those of earlier versions have none."""
+        """Take over such states; generators without one were not drawn from in this epoch."""
         for name, generator in self.sources.items():
+            self.source_starts[name] = states.get(f"{name} at epoch", self.unused[name])
             if f"{name} at epoch" in states:
-                self.source_starts[name] = states[f"{name} at epoch"]
                 generator.set_state(states[f"{name} of data"])
                 del self.unused[name]
 
@@ -168,24 +168,8 @@ class Batches:
         Raises:
             ValueError: if their number, shape or order is another.
         """
-        now = self.summary
-        if now is None or before is None:
-            return
-        values = ("mean", "std")
-        changed = [k for k in now if k not in values and now[k] != before.get(k)]
-        if changed:
-            words = (f"{k} {now[k]} (was {before.get(k)})" for k in changed)
-            raise ValueError(
-                f"data must be that of the run that is resumed, got {', '.join(words)}; begin "
-                "another run in another folder"
-            )
-        if any(abs(now[k] - before[k]) > 1e-5 * before["std"] for k in values if k in now):
-            logger.warning(
-                "the data are not those of the run that is resumed: their first rows have mean "
-                "%.6g and standard deviation %.6g (were %.6g and %.6g); if that is not meant, "
-                "begin another run in another folder",
-                *(numbers[k] for numbers in (now, before) for k in values),
-            )
+        if self.summary is not None:
+            compare_points("data", self.summary, before)
 
     def prepare(self, batch: Any) -> Any:
         """A batch on the device, transformed."""
@@ -204,6 +188,37 @@ def summarise(data: Tensor, rows: int = 1000) -> dict[str, Any]:
     first = first[first.isfinite()] if first.isfinite().any() else first.new_zeros(1)
     mean, std = float(first.mean()), float(first.std(correction=0))
     return {"rows": len(data), "event": list(data.shape[1:]), "mean": mean, "std": std}
+
+
+def compare_points(name: str, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
+    """Require the number and shape of points of a checkpoint, and warn of other values.
+
+    Args:
+        name: of the argument.
+        now: from `summarise`.
+        before: that in the checkpoint; None if not known.
+
+    Raises:
+        ValueError: if number, shape or order are others.
+    """
+    if before is None:
+        return
+    values = ("mean", "std")
+    changed = [k for k in now if k not in values and now[k] != before.get(k)]
+    if changed:
+        words = (f"{k} {now[k]} (was {before.get(k)})" for k in changed)
+        raise ValueError(
+            f"{name} must be that of the run that is resumed, got {', '.join(words)}; begin "
+            "another run in another folder"
+        )
+    if any(abs(now[k] - before[k]) > 1e-5 * before["std"] for k in values if k in now):
+        logger.warning(
+            "%s are not those of the run that is resumed: their first rows have mean "
+            "%.6g and standard deviation %.6g (were %.6g and %.6g); if that is not meant, "
+            "begin another run in another folder",
+            {"data": "the data", "validation": "the points of validation"}[name],
+            *(numbers[k] for numbers in (now, before) for k in values),
+        )
 
 
 def _sources(data: Any, generator: torch.Generator) -> dict[str, torch.Generator]:

@@ -104,6 +104,7 @@ def train(
     batches = Batches(data, config, ranks, source, transform)
     state = _make_state(losses, optimizer, batches)
     held_out = make_validation(model, validation, validation_objective or objective, batches)
+    state.describe(objective, validation, validation_objective, transform)
     return _Run(state, held_out, losses, executor, folder, callbacks).run(resume, progress)
 
 
@@ -179,6 +180,7 @@ class _Run:
                 if state.is_over or state.is_due(self.config.checkpoint_every):
                     self.save()
                 self.notify("on_step")
+                self.keep_rates()
                 if self.interruption.agreed(self.ranks, state.step, state.losses.every):
                     self.interrupt()
             self.save()
@@ -214,9 +216,12 @@ class _Run:
         self.state.losses.add(loss)
 
     def keep_rates(self) -> None:
-        """Keep learning rates that a callback has set."""
+        """Keep learning rates that a callback has set, also after the checkpoint of this step."""
         if self.callbacks and self.scheduler.keep_changes():
             self.state.rates = [float(rate) for rate in self.scheduler.base_lrs]
+            if self.saved == self.state.step:
+                self.saved = -1
+                self.save()
 
     def validate(self) -> tuple[float, float | None]:
         """The validation loss and its standard error; keeps the best weights."""
@@ -248,8 +253,8 @@ class _Run:
         state.losses.read()
         if self.saved == state.step or not self.ranks.all(is_finite(state.module)):
             return
-        self.good, self.saved = snapshot(state.module), state.step
         self.keep_rates()
+        self.good, self.saved = snapshot(state.module), state.step
         if self.folder is not None:
             checkpoint = state.checkpoint()
             if self.ranks.is_main:

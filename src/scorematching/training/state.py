@@ -15,6 +15,7 @@ from scorematching.training.checkpoint import (
     optimizer_state,
     prefixed,
     require_class,
+    require_dtypes,
     require_parameters,
     restore_optimizer,
     under,
@@ -25,6 +26,7 @@ from scorematching.training.early_stopping import EarlyStopping
 from scorematching.training.loss_reader import LossReader
 from scorematching.training.parallel import Parallel
 from scorematching.training.progress import Record
+from scorematching.training.same_run import describe_run, require_same
 from scorematching.training.step import Step
 from scorematching.training.weights import (
     is_sharded,
@@ -75,6 +77,7 @@ class TrainState:
         )
         self.best: dict[str, Tensor] | None = None
         self.rates: list[float] | None = None
+        self.arguments: dict[str, Any] = {}  # that a resumed run must share
         self._stopped, self._began = False, time.perf_counter()
         self._default_before: Tensor | None = self._default.get_state()
 
@@ -122,6 +125,10 @@ class TrainState:
         return self.step % every == 0 or self.step == self.total
 
     # Checkpoints.
+
+    def describe(self, *arguments: Any) -> None:
+        """Keep what a resumed run must share: objective, validation, its objective, transform."""
+        self.arguments = describe_run(self.optimizer, *arguments)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that is needed to continue to the same digits, gathered from all processes.
@@ -174,6 +181,7 @@ class TrainState:
             "optimizer_parameters": self._names(),
             "config": asdict(self.config),
             "data": self.batches.summary,
+            "arguments": self.arguments,
             **({} if self.rates is None else {"rates": self.rates}),
             "history": [asdict(record) for record in self.history],
         }
@@ -184,6 +192,8 @@ class TrainState:
         require_class(self.optimizer, state.get("optimizer_class"))
         require_parameters(self._names(), state.get("optimizer_parameters"))
         self.batches.compare(state.get("data"))
+        require_same(self.arguments, state.get("arguments"))
+        require_dtypes(self.module.state_dict(), under("module", tensors))
         self.best = None if best is None else split_state(best, self.module)
         self.module.load_state_dict(split_state(under("module", tensors), self.module))
         average = under("average", tensors)
@@ -219,7 +229,12 @@ class TrainState:
         self._began -= state["seconds"]
 
     def _drawn_by_layers(self) -> dict[str, Tensor]:
-        """The state of torch's own generator, if something has drawn from it since the start."""
+        """The state of torch's own generator, if something has drawn from it since the start.
+
+        Where data may draw from it, too, it is among their states.
+        """
+        if any(source is self._default for source in self.batches.sources.values()):
+            return {}
         now, before = self._default.get_state(), self._default_before
         return {} if before is not None and torch.equal(now, before) else {"default": now}
 

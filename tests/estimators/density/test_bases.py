@@ -115,6 +115,15 @@ def test_mixtures_are_scikit_learns(covariance, generator):
     np.testing.assert_allclose(ours(x).mean(), theirs.score(x.numpy()), rtol=1e-3)
 
 
+@pytest.mark.parametrize("covariance", ["full", "tied", "diag"])
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_no_component_lies_on_outliers(covariance, wrong, generator):
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    x[:wrong, 0] = -999
+    found = fit_mixture(x, 3, covariance, 1e-6, generator)(x)
+    assert found[:wrong].max() < found[wrong:].min()
+
+
 def test_gaussian_of_fewer_points_than_columns():
     x = torch.randn(5, 20, generator=torch.Generator().manual_seed(0), dtype=F64)
     for shrink in (True, False):

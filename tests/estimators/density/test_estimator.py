@@ -289,6 +289,16 @@ def test_unusual_rows():
     assert (quick().fit_predict(table(100)) == -1).sum() == 10
 
 
+@pytest.mark.parametrize("columns", [1, 5])
+def test_the_row_with_a_wrong_value_is_the_most_unusual(columns):
+    """A component of a mixture lay on it, and it was the most usual of all."""
+    x = np.random.default_rng(0).normal(size=(100, columns))
+    x[7, 0] = -999
+    base = ("gaussian", "student-t", "kde", "mixture")
+    estimator = DensityEstimator("none", base=base, random_state=0).fit(x)
+    assert estimator.score_samples(x).argmin() == 7
+
+
 def test_ranking_needs_no_log_z():
     """Benign against malignant tumours: the density of benign ones ranks well."""
     X, benign = load_breast_cancer(return_X_y=True)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -146,3 +147,36 @@ def test_a_first_row_with_missing_values_is_no_line_of_names(first: str, tmp_pat
         open_stream(path)
     path.write_text("id,2019\n1,2\n")
     assert open_stream(path).columns == ("id", "2019")
+
+
+@pytest.mark.parametrize("names", ["0,1,2", "2001,2002,2003", "a,b,c"])
+def test_names_that_are_numbers_are_no_row(names: str, tmp_path: Path) -> None:
+    """Pandas writes 0, 1, 2 for columns without names, which was taken as a row."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"{names}\n1,2.5,3\n2,4.5,6\n")
+    stream = open_stream(path)
+    assert stream.columns == tuple(names.split(","))
+    assert sorted(next(stream.batches(2, seed=0))[:, 1].tolist()) == [2.5, 4.5]
+
+
+def test_years_in_all_lines_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("2001,2002\n1999,2004\n")
+    assert len(open_stream(path)) == 2
+
+
+@pytest.mark.parametrize("names", [",a,b", ",0,1"])
+def test_the_index_of_pandas_is_no_column_of_text(names: str, tmp_path: Path) -> None:
+    """It was another coordinate of the points."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"{names}\n0,1.5,3\n1,2.5,6\n")
+    with pytest.raises(ValueError, match=r"got none for column 1, as pandas .* columns="):
+        open_stream(path)
+    assert open_stream(path, columns=names.split(",")[1:]).event == (2,)
+
+
+def test_the_index_of_pandas_is_no_column_of_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": 4.0}, index=[7, 3, 5]).to_parquet(path)
+    assert "__index_level_0__" in pq.read_schema(path).names
+    assert open_stream(path).columns == ("a", "b")

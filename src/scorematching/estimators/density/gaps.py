@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from scorematching._random import uniform
 from scorematching.datasets import Dequantise
 
-_MIN_SHARE, _MIN_RATIO, _MIN_OTHERS, _MIN_GAPS = 0.05, 10, 10, 5
+_MIN_SHARE, _MIN_RATIO, _MIN_OTHERS, _MIN_GAPS = 0.01, 10, 10, 5
 """Of a value that is no rounding: least share of the rows, least multiple of the rows that other
 values have, least number of other values, and least width of their kernel in half gaps."""
 
@@ -77,7 +77,7 @@ class Gaps:
 def _common(column: Tensor, distinct: Tensor, half: float) -> tuple[Tensor, float, float]:
     """Values too common for rounding, half the width of their noise, and that of the others."""
     values, counts = column.unique(return_counts=True)
-    often = counts >= _MIN_SHARE * len(column)
+    often = counts >= max(_MIN_SHARE * len(column), _MIN_RATIO)
     frequent = values[often]
     # On a grid of rounded values the neighbours of a frequent value are frequent, too.
     apart = ((frequent[:, None] - frequent).abs() > 3 * half).sum(1) == len(frequent) - 1

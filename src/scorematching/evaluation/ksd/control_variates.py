@@ -50,7 +50,10 @@ def control_variate(
 
     With u the Stein kernel, f is fitted by ``c + sum_j a_j u(x_j, x)``, of which all but c has mean
     zero over the model. The estimate is the mean of the values ``f(x_i) - sum_j a_j u(x_j, x_i)``,
-    where a is fitted without the fold of x_i: it is unbiased, and has a standard error.
+    where a is fitted without the fold of x_i: it is unbiased. Its standard error is a lower bound:
+    the fit is poor beyond the outermost points, where few values show it. For quadratic f of 100 to
+    300 normal points two standard errors covered the truth in 50 % (1 dimension), 64 % (2), 85 %
+    (3) and 90 % (5) of samples, in place of 95 %.
 
     Cost: N^3 and memory for N^2 numbers; up to some thousand points.
 

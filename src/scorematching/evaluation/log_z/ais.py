@@ -28,6 +28,7 @@ References: Neal (2001), Annealed importance sampling; Grosse, Ghahramani and Ad
 Sandwiching the marginal likelihood with bidirectional Monte Carlo.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -174,7 +175,7 @@ def ais(
     _check_moves(num_leapfrog, forces)
     moves = num_steps - 1 if num_leapfrog else 0
     pilots = _checked_pilots(pilots, x, num_groups) if step_size is None and moves else None
-    guess = dimension(x) ** -0.25 if step_size is None else step_size
+    guess = _first_step(x) if step_size is None else step_size
     sizes = make_step_sizes(guess, num_steps, num_groups)
     steps = betas if moves else betas[[0, -1]]  # without moves the increments add up to one
     with limited(max_memory, "take fewer chains") as budget:
@@ -234,6 +235,16 @@ def _check_chains(x: Any, num_groups: int, name: str) -> None:
             f"{name} must hold the same number of chains for each of {num_groups} groups, got "
             f"{len(x)} rows; row c * num_groups + g is chain c of group g"
         )
+
+
+def _first_step(x: Tensor) -> float:
+    """A step size for samples of the start, which pilots adapt from: in units of the samples.
+
+    A power of two times ``D^(-1/4)``, so that it does not depend on every digit of the samples.
+    """
+    spread = x.detach().double().flatten(1).std(0, correction=0)
+    least = spread[spread > 0].amin().item() if bool((spread > 0).any()) else 1.0
+    return float(2.0 ** round(math.log2(least)) * dimension(x) ** -0.25)
 
 
 def _check_moves(num_leapfrog: Any, forces: Any) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 from scorematching._graphs import on_side_stream, record
 from scorematching._memory import Budget, Chunks, joined
 from scorematching._random import uniform
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.log_z.weights import check_log_weights, log_densities
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.samplers import ForcedTarget, State, Target, adapt_step_size, hmc, target_of
 from scorematching.samplers.base import per_chain
 from scorematching.types import LogDensity, Vector

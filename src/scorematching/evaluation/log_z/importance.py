@@ -11,10 +11,10 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_shape, check_type, is_number
 from scorematching._memory import Chunks, joined, limited
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions import Distribution
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.weights import LogSums, log_densities
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.types import LogDensity
 
 _BATCH_SIZE = 16384

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_points
 from scorematching._memory import in_chunks
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z.importance import LogZEstimate, check_effective
 from scorematching.evaluation.log_z.weights import log_densities
-from scorematching.evaluation.repeats import check_repeats
 from scorematching.types import LogDensity
 
 _BATCH_SIZE = 16384

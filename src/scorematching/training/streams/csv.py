@@ -10,11 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching._tables import names_by_numbers
 from scorematching.training.streams.arrow import import_arrow, to_rows
 from scorematching.training.streams.source import BLOCK_BYTES, Source, choose_columns
 
 MISSING = ("", "na", "n/a", "null", "none", "?", "-")
 """Fields, in small letters, that are no names beside numbers."""
+
+
+_SNIFFED = 20
+"""Lines that tell whether the first one has names."""
 
 
 class Piece(NamedTuple):
@@ -39,12 +44,14 @@ class CsvSource(Source):
     def __init__(self, path: Path, columns: Sequence[str] | None, delimiter: str) -> None:
         self.arrow, self.path, self.delimiter = import_arrow(), path, delimiter
         with path.open("rb") as file:
-            first = _decoded(path, file.readline(BLOCK_BYTES))
-        self.names, skipped = _names(path, first, delimiter)
+            first, *following = (file.readline(BLOCK_BYTES) for _ in range(_SNIFFED))
+        line = _decoded(path, first)
+        self.names, skipped = _names(path, line, following, delimiter)
         self.columns = choose_columns(path, self.names, columns)
+        _require_named(path, self.columns)
         self.event, self.row_bytes = (len(self.columns),), 16 * len(self.names)
         self.pieces, self.sizes, count = [], [], 0
-        for piece in _pieces(path, len(first.encode()) if skipped else 0, 1 + skipped):
+        for piece in _pieces(path, len(first) if skipped else 0, 1 + skipped):
             rows = self.parse(piece)
             self.require_finite(rows, rows, count)
             if len(rows):
@@ -94,10 +101,13 @@ def _decoded(path: Path, line: bytes) -> str:
     return text
 
 
-def _names(path: Path, line: str, delimiter: str) -> tuple[tuple[str, ...], bool]:
-    """The names of the columns, and whether the file has a line of them."""
+def _names(
+    path: Path, line: str, following: Sequence[bytes], delimiter: str
+) -> tuple[tuple[str, ...], bool]:
+    """The names of the columns, and whether the file has a line of them, from its first lines."""
+    below = (other.decode("latin-1") for other in following if other.strip())
     try:
-        fields = next(csv.reader([line.removeprefix("\ufeff")], delimiter=delimiter))
+        fields, *rows = csv.reader([line.removeprefix("\ufeff"), *below], delimiter=delimiter)
     except csv.Error as error:
         raise ValueError(
             f"{path} must begin with a line of names or numbers, got: {error}; save it again with "
@@ -109,9 +119,12 @@ def _names(path: Path, line: str, delimiter: str) -> tuple[tuple[str, ...], bool
             f"{path} must have columns separated by {delimiter!r}, got one column with "
             f"{others[0]!r} in it; pass delimiter={others[0]!r}"
         )
-    if all(_is_number(field) for field in fields):
-        return tuple(map(str, range(len(fields)))), False
     names = tuple(field.strip() for field in fields)
+    index = not names[0]  # of pandas
+    if names_by_numbers([names[index:], *(row[index:] for row in rows)]):
+        return names, True
+    if all(_is_number(name) for name in names):
+        return tuple(map(str, range(len(names)))), False
     if any(_is_number(name) for name in names) and all(
         _is_number(name) or name.lower() in MISSING for name in names
     ):
@@ -122,6 +135,16 @@ def _names(path: Path, line: str, delimiter: str) -> tuple[tuple[str, ...], bool
     if len(set(names)) < len(names):
         raise ValueError(f"{path} must have columns of different names, got {names}; rename some")
     return names, True
+
+
+def _require_named(path: Path, names: Sequence[str]) -> None:
+    """Refuse a column without a name: it is the index that pandas writes, not a measurement."""
+    if "" in names:
+        raise ValueError(
+            f"{path} must have a name for every column, got none for column {names.index('') + 1}, "
+            "as pandas writes for its index; choose others with columns=, or write the file with "
+            "index=False"
+        )
 
 
 def _is_number(field: str) -> bool:

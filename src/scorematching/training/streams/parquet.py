@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from scorematching.training.streams.arrow import import_arrow, to_rows
 from scorematching.training.streams.source import Source, choose_columns
+
+_INDEX = re.compile(r"__index_level_\d+__")
+"""The column that pandas writes for an index without a name."""
 
 
 class ParquetSource(Source):
@@ -34,7 +38,10 @@ class ParquetSource(Source):
             ) from error
         self.parts = [part for part, size in zip(parts, self.sizes) if size]
         self.sizes = [size for size in self.sizes if size]
-        self.columns = choose_columns(path, schema.names, columns)
+        known = schema.names
+        if columns is None:  # the index of a data frame, which has no name, is no measurement
+            known = [name for name in known if not _INDEX.fullmatch(name)]
+        self.columns = choose_columns(path, known, columns)
         self.event = (len(self.columns),)
         types = [schema.field(name).type for name in self.columns]
         for name, kind in zip(self.columns, types):

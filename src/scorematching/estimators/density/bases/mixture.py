@@ -15,6 +15,9 @@ from scorematching.estimators.density.bases.seeds import draw_seed
 
 _MAX_POINTS, _ITERATIONS = 10_000, 100
 
+_LEAST_POINTS = 2.5
+"""Of a component. One on a single outlier, or on two, makes them the likeliest points of all."""
+
 
 def fit_mixture(
     x: Tensor,
@@ -27,7 +30,7 @@ def fit_mixture(
 
     Args:
         x: points ``(N, D)``, standardised or whitened; more than 10,000 are thinned.
-        components: K.
+        components: K, at most; those on one or two points are left out.
         covariance: "full", one for each component; "tied", one for all; or "diag".
         ridge: added to every variance. At whitened points it shrinks all covariances towards
             that of the whole table.
@@ -45,14 +48,15 @@ def fit_mixture(
         max_iter=_ITERATIONS,
         random_state=draw_seed(generator),
     )
+    points = x[:: -(-len(x) // _MAX_POINTS)].cpu().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        learner.fit(x[:: -(-len(x) // _MAX_POINTS)].cpu().numpy())
+        learner.fit(points)
     weights, means, covariances = (
         torch.as_tensor(value).to(x)
         for value in (learner.weights_, learner.means_, _full(learner.covariances_, learner))
     )
-    kept = weights > 1e-12
+    kept = weights >= min(_LEAST_POINTS / len(points), weights.max().item())
     return GaussianMixture(weights[kept] / weights[kept].sum(), means[kept], covariances[kept])
 
 

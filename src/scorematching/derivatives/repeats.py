@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
+from scorematching.derivatives.memory import findings_of, owner_of
 from scorematching.derivatives.notices import other_values
 
 _FEW = 8
@@ -49,6 +51,24 @@ def check_repeats(
         )
     if differ(part, first[:few]):
         raise other_values(changes=False)
+
+
+def check_mode(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """`check_repeats` of a module in training mode, or a function of one, at some of its uses.
+
+    For models that are called in loops: the check is made at the 1st, 2nd, 4th, 8th ... use. A
+    function may be random for other reasons than its mode, as a score of random batches is.
+
+    Raises:
+        ValueError: if values differ.
+    """
+    owner = owner_of(model)
+    if not isinstance(owner, nn.Module) or not owner.training or not can_read_values(x):
+        return
+    uses = findings_of(model, "mode").uses
+    uses["repeats"] += 1
+    if verification.is_due(uses["repeats"]):
+        check_repeats(model, x)
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:

@@ -1,0 +1,109 @@
+"""Values and scores of a plain model, as the checks of its derivatives need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from scorematching.derivatives import verification
+from scorematching.derivatives.memory import Findings
+from scorematching.derivatives.model import Model
+from scorematching.derivatives.notices import other_values
+from scorematching.errors import WrongDerivativeError
+
+
+def score_of(model: Model) -> Callable[[Tensor], Tensor]:
+    """The score of the plain model: its gradient, or the vector field itself."""
+
+    def score(x: Tensor) -> Tensor:
+        with verification.undone(model.call, x):
+            return model.score(x.detach().requires_grad_()).detach()
+
+    return score
+
+
+def value_at(model: Model, x: Tensor) -> Tensor:
+    """The model's output; gradients are on, because a score network may need them."""
+    with torch.enable_grad(), verification.undone(model.call, x):
+        return model.evaluate(x.detach().requires_grad_()).detach()
+
+
+def require_values(model: Model, x: Tensor) -> None:
+    """Refuse a log-density that is NaN where its score is finite: log f has one where f < 0, too.
+
+    Raises:
+        ValueError: says at how many points; and where the model itself is wrong.
+    """
+    value = value_at(model, x)
+    if not model.is_log_density or not bool(value.isnan().any()):
+        return
+    bad = value.reshape(len(x), -1).isnan().any(1)
+    bad &= score_of(model)(x).reshape(len(x), -1).isfinite().all(1)
+    if bool(bad.any()):  # elsewhere the loss is NaN, too
+        raise ValueError(
+            f"the log-density must be a number where its score is one, got NaN at "
+            f"{int(bad.sum())} of {len(bad)} points; look for the logarithm or root of a negative "
+            "number, whose derivative is finite"
+        )
+
+
+def require_finite(model: Model, score: Tensor, x: Tensor) -> None:
+    """Refuse a score that is not finite where the model itself is."""
+    if bool(score.isfinite().all()):
+        return
+    value = value_at(model, x)
+    finite = [t.reshape(len(x), -1).isfinite().all(1) for t in (score, value)]
+    bad = ~finite[0] & finite[1]
+    if bool(bad.any()):
+        raise WrongDerivativeError(
+            f"the score of this {model.kind} must be finite where the model is, got NaN or "
+            f"infinity at {int(bad.sum())} of {len(bad)} points; look for a root of zero or a "
+            "division by zero in a branch that torch.where does not take"
+        )
+
+
+def few_points(model: Model, x: Tensor, findings: Findings) -> Tensor:
+    """A few points, or all where the model takes only batches of their number.
+
+    A single point says nothing about batches, so that question is left to later ones.
+    """
+    few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
+    if findings.any_batch is None and len(few) < len(x):
+        findings.any_batch = _takes(model, x.detach(), few)
+    elif findings.any_batch:  # by now a closure may hold a context of N rows, or a layer couple
+        late = findings.uses.total() > 2
+        findings.any_batch = _takes(model, x.detach(), few) if late else _runs(model, few)
+    return few if findings.any_batch and len(few) == verification.NUM_POINTS else x.detach()
+
+
+def _runs(model: Model, few: Tensor) -> bool:
+    """Whether a model takes a few points without an error."""
+    try:
+        value_at(model, few)
+    except Exception:  # of any kind: whether the model is at fault shows with all points
+        return False
+    return True
+
+
+@torch.no_grad()
+def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
+    """Whether a model takes a smaller batch.
+
+    Raises:
+        ValueError: if its values there are others, because it couples the points of a batch or
+            changes from call to call.
+    """
+
+    def values(points: Tensor) -> Tensor:
+        with verification.undone(model.call, points):
+            return model.evaluate_to_compare(points)
+
+    try:
+        whole, part = values(x), values(few)
+    except Exception:  # a context of N rows in a closure, or a random model
+        return False
+    if verification.differ(part, whole[: len(few)]):
+        raise other_values(changes=verification.differ(values(x), whole))
+    return True
