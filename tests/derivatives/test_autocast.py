@@ -116,3 +116,21 @@ def test_decompositions_in_mixed_precision_are_not_kept_for_others() -> None:
         mixed = objective(model, x)
     assert 1e-4 < relative(mixed.detach(), expected.detach()) < 0.05
     assert relative(objective(model, x).detach(), expected.detach()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "objective", [sm.SlicedScoreMatching(), sm.SlicedScoreMatchingVR(beta=0.5)], ids=["SSM", "beta"]
+)
+def test_projected_scores_stay_in_single_precision(
+    objective: sm.SlicedScoreMatching, dtype: torch.dtype
+) -> None:
+    """Their squares overflow in float16, where the log-density needs no mixed precision itself."""
+    x = 0.01 * torch.randn(8, 400, generator=torch.Generator().manual_seed(0))
+    field = sm.LogDensityField(lambda x: -0.5 * (x / 0.01).square().sum(1))
+    v = objective.draw(x, torch.Generator().manual_seed(1))
+    wanted = objective.loss(field, x, v).detach()
+    with torch.autocast("cpu", dtype):
+        found = objective.loss(field, x, v).detach()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
