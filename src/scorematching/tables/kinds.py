@@ -135,7 +135,7 @@ def numbers_of(values: Any, comma: bool = False) -> Any:
 
 def _without_unit(present: Any) -> Any:
     """Fields without the unit that nearly all of them have after their number."""
-    units = present.str.extract(_UNIT, expand=False)
+    units = present.map(lambda text: found[1] if (found := _UNIT.search(text)) else None)
     counts = units.value_counts()
     if not len(counts) or counts.iloc[0] < _ALWAYS * len(present):
         return present
