@@ -14,7 +14,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import scorematching as sm
-from scorematching.training.executors.products import MANY_ROWS, fills_device, merge_products
+from scorematching.training.executors.products import (
+    LONG_RUN,
+    MANY_ROWS,
+    merge_products,
+    saves_time,
+)
 
 aten = torch.ops.aten
 
@@ -137,13 +142,21 @@ def test_gradients_have_the_layout_of_parameters(objective: sm.Objective) -> Non
         assert found.is_contiguous()
 
 
-def test_products_with_many_rows_fill_a_device() -> None:
+def test_large_products_are_compiled_in_long_runs_only() -> None:
+    w, many = normal(3, 3), normal(MANY_ROWS, 3)
+    layer = make_fx(lambda w, x: x @ w)(w, many)
+    per_step = MANY_ROWS * 3 * 3
+    assert not saves_time(layer, LONG_RUN // per_step)
+    assert saves_time(layer, LONG_RUN // per_step + 1)
+    gradient = make_fx(lambda x, y: x.t() @ y)(many, many)
+    assert not saves_time(gradient, 1)
+
+
+def test_small_products_are_compiled_in_any_run() -> None:
     w = normal(3, 3)
     few, many = normal(5, 3), normal(MANY_ROWS, 3)
-    assert not fills_device(make_fx(lambda w, x: x @ w)(w, few))
-    assert fills_device(make_fx(lambda w, x: x @ w)(w, many))
-    assert fills_device(make_fx(lambda x, y: x.t() @ y)(many, many))  # the gradient of a weight
-    assert not fills_device(make_fx(torch.sin)(many))
-    assert not fills_device(make_fx(lambda x, y: x @ y)(many.T.contiguous(), many))  # features
+    assert saves_time(make_fx(lambda w, x: x @ w)(w, few), 1)
+    assert saves_time(make_fx(torch.sin)(many), 1)
+    assert saves_time(make_fx(lambda x, y: x @ y)(many.T.contiguous(), many), 1)  # features
     wide = normal(64, 300)  # its product has more multiplications than that of the many rows
-    assert not fills_device(make_fx(lambda w, x, y: (x @ w, y @ y.T))(w, many, wide))
+    assert saves_time(make_fx(lambda w, x, y: (x @ w, y @ y.T))(w, many, wide), 1)

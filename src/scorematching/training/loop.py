@@ -126,8 +126,9 @@ class _Run:
         self.good, self.saved = snapshot(state.module), -1
         self.log, self.interruption = Log(None), Interruption()
         static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last
-        names = preferences(executor, self.ranks.device, static, state.total)
-        self.execute = choose(names, state.training_step, losses, self.ranks, self.log_executor)
+        step, total = state.training_step, state.total
+        names = preferences(executor, self.ranks.device, static, total)
+        self.execute = choose(names, step, losses, self.ranks, self.log_executor, total)
 
     def run(self, resume: bool, progress: bool) -> TrainResult:
         """Begin or continue the run, and train to the end."""

@@ -59,11 +59,13 @@ def choose(
     losses: LossModule,
     ranks: Ranks,
     report: Callable[[str, str], None] = lambda name, reason: None,
+    steps: int = COMPILE_FROM,
 ) -> Fallback:
     """The first of several executors that can run a step here, with the others to fall back on.
 
     The preferred executor is the first of the names. ``report`` is called with the name of an
-    executor that replaces another, and the reason.
+    executor that replaces another, and the reason. Compilation must pay off within so many steps,
+    unless it is the last that is left.
 
     Raises:
         ValueError: if none can.
@@ -79,7 +81,7 @@ def choose(
         )
     if any("captured" in name for name in possible):
         make_capturable(step.optimizer)
-    return Fallback(possible, partial(_make, step, losses, possible[-1]), report)
+    return Fallback(possible, partial(_make, step, losses, possible[-1], steps), report)
 
 
 class Fallback:
@@ -126,7 +128,7 @@ class Fallback:
         failed, declined = self.name, isinstance(error, NoGain)
         self._use_next()
         say = logger.info if declined else logger.warning
-        verb = "is no faster" if declined else "failed"
+        verb = "does not pay off" if declined else "failed"
         say('executor "%s" %s, continuing with "%s": %s', failed, verb, self.name, reason)
         self.report(self.name, reason)
 
@@ -136,10 +138,10 @@ class Fallback:
         logger.info('executor: "%s"', self.name)
 
 
-def _make(step: Step, losses: LossModule, last: str, name: str) -> Any:
+def _make(step: Step, losses: LossModule, last: str, steps: int, name: str) -> Any:
     """An executor by name; ``last`` is the one after which there is none."""
     if "compiled" in name:
-        step = step.using(CompiledGradients(losses, only_for_gain=name != last))
+        step = step.using(CompiledGradients(losses, None if name == last else steps))
     if "captured" not in name:
         return step
     return Captured(step, losses.generator, holders=losses.holders)

@@ -18,7 +18,7 @@ from scorematching._graphs import generator_or_default
 from scorematching.training.executors.batches import batch_gradients
 from scorematching.training.executors.constants import Constants
 from scorematching.training.executors.precision import allows_bfloat16, round_products
-from scorematching.training.executors.products import fills_device, merge_products
+from scorematching.training.executors.products import merge_products, saves_time
 from scorematching.training.losses import LossModule
 from scorematching.training.step import Gradients
 from scorematching.training.validation import temporary_state
@@ -27,7 +27,7 @@ Tensors = list[Tensor]
 
 
 class NoGain(RuntimeError):
-    """Compilation of a step would take minutes and not make it faster."""
+    """Compilation of a step would take longer than it saves."""
 
 
 class CompiledGradients(Gradients):
@@ -41,12 +41,13 @@ class CompiledGradients(Gradients):
 
     Args:
         losses: of the model.
-        only_for_gain: refuse steps whose products fill a GPU by themselves.
+        steps: of the run, in which compilation must save more time than it takes; None compiles
+            whatever it takes.
     """
 
-    def __init__(self, losses: LossModule, only_for_gain: bool = False) -> None:
+    def __init__(self, losses: LossModule, steps: int | None = None) -> None:
         super().__init__(losses)
-        self.module, self.only_for_gain = losses, only_for_gain
+        self.module, self.steps = losses, steps
         self.compiled: dict[Any, _Phase] = {}
         self.constants = Constants(())
 
@@ -67,7 +68,7 @@ class CompiledGradients(Gradients):
             if _key(batch, phase) not in self.compiled:
                 with temporary_state(source, source.get_state()):
                     noise = self.module.draw(batch, phase)
-                    rest = (batch, noise, self.only_for_gain)
+                    rest = (batch, noise, self.steps)
                     self.compiled[_key(batch, phase)] = _Phase(self.module, phase, *rest)
 
     def __call__(self, batch: Any, phase: int) -> Tensor:
@@ -96,10 +97,10 @@ class _Phase:
     """
 
     def __init__(
-        self, losses: LossModule, phase: int, batch: Tensor, noise: Any, only_for_gain: bool
+        self, losses: LossModule, phase: int, batch: Tensor, noise: Any, steps: int | None
     ) -> None:
         trained, named = {id(p) for p in losses.parts[phase]}, list(losses.named_parameters())
-        self.losses, self.phase, self.only_for_gain = losses, phase, only_for_gain
+        self.losses, self.phase, self.steps = losses, phase, steps
         self.leaves = {name: p for name, p in named if id(p) in trained}
         self.fixed = {name: p.detach() for name, p in named if id(p) not in trained}
         self.fixed |= dict(losses.named_buffers())
@@ -137,8 +138,8 @@ class _Phase:
         _check_draws_nothing(graph)
         _check_unchanged([*values, *others], [*self.leaves.values(), *self.fixed.values()])
         if batch.is_cuda:  # where small products do not fill the device
-            if self.only_for_gain and fills_device(graph):
-                raise NoGain("its matrix products fill the GPU by themselves")
+            if self.steps is not None and not saves_time(graph, self.steps):
+                raise NoGain("its matrix products fill the GPU, and its steps are too few")
             merge_products(graph)
             if allows_bfloat16(graph):
                 round_products(graph)
