@@ -340,6 +340,35 @@ def test_captured_equals_eager(options: dict[str, float]) -> None:
         assert_near(step.average, average, 1e-9)
 
 
+class Attention(nn.Module):
+    """A log-density of five tokens with self-attention, ``(N, 5, 8) -> (N,)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.last = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last layer's output, summed over tokens."""
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        output: Tensor = self.last(torch.tanh(mixed.transpose(1, 2).flatten(2))).sum((1, 2))
+        return output - 0.5 * x.square().sum((1, 2))
+
+
+@pytest.mark.parametrize("num", [1, 4])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+def test_attention_is_traced_while_it_is_recorded(device: str, num: int) -> None:
+    """Otherwise there is a `PerformanceWarning` with the reason."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Attention().to(device)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=device == "cuda")
+    step = CapturedStep(model, SlicedScoreMatchingVR(num_projections=num), adam)
+    x = torch.randn(6, 5, 8, generator=seeded(1)).to(device)
+    losses = [step(x).item() for _ in range(6)]
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.gpu
 @GPU
 @COMPILER_WARNINGS

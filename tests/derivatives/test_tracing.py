@@ -583,3 +583,26 @@ def test_stretched_tangents_and_their_derivatives() -> None:
     assert torch.autograd.gradgradcheck(Stretch.apply, leaves)
     for part in (0, 1):  # one result alone
         assert torch.autograd.gradcheck(lambda *x: Stretch.apply(*x)[part], leaves)  # noqa: B023
+
+
+UPLOADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "masked_fill": lambda z: torch.masked_fill(z.exp(), z > 0, -1.0),
+    "number to a power": lambda z: 2.0**z,
+    "copysign": lambda z: torch.copysign(z.exp(), -1.0),
+    "xlogy": lambda z: torch.special.xlogy(z, 2.0) + torch.special.xlogy(2.0, z.exp()),
+}
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_numbers_are_not_copied_to_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph cannot hold a copy from the CPU, which `torch.as_tensor` of a number is."""
+    f, x = UPLOADS[name], normal(4, 3, generator=torch.Generator().manual_seed(0))
+    field = LogDensityField(lambda x: f(x).sum(1), route="traced", check_smoothness=False)
+    expected = by_oracle(lambda x: f(x).sum(1), x, directions(x))["curvature"]
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a number was copied")
+
+    monkeypatch.setattr(torch, "as_tensor", refuse)
+    monkeypatch.setattr(torch, "tensor", refuse)
+    assert_close(field.score_and_curvature(x, directions(x))[1], expected, ROUTES)

@@ -213,6 +213,16 @@ def lift(t: Tensor, ndim: int) -> Tensor:
     return t.reshape(t.shape[0], *[1] * missing, *t.shape[1:]) if missing > 0 else t
 
 
+def constant_like(value: Any, like: Tensor) -> Tensor:
+    """A number as a tensor with the dtype and device of another; a tensor is converted.
+
+    The number is written on the device itself: a CUDA graph must not hold copies from the CPU.
+    """
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
 def times(d2: Any, q: Tensor) -> Any:
     """``d2 * q``, for a derivative that may be a function that multiplies by it."""
     return d2(q) if callable(d2) else d2 * q

@@ -86,7 +86,8 @@ def cholesky(call: Call, x: Any, upper: bool = False, **kwargs: Any) -> Any:
         raise NoRule
     result = call.func(x.p, **kwargs)
     y = result if isinstance(result, Tensor) else result[0]
-    inverse = torch.linalg.solve_triangular(y, torch.eye(y.shape[-1]).to(y), upper=False)
+    identity = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    inverse = torch.linalg.solve_triangular(y, identity, upper=False)
 
     def half(s: Tensor) -> Tensor:
         return s.tril(-1) + 0.5 * torch.diag_embed(s.diagonal(dim1=-2, dim2=-1))

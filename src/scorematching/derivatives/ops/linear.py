@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scorematching import _directions
-from scorematching.derivatives.engine.tape import ONES, Push, Tape, lift, without_warnings
+from scorematching.derivatives.engine.tape import (
+    ONES,
+    Push,
+    Tape,
+    constant_like,
+    lift,
+    without_warnings,
+)
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.registry import Operation, declare, structural
 
@@ -282,7 +289,7 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Any:
     """A constant where the mask holds, the value itself elsewhere."""
     if not isinstance(x, Traced) or isinstance(value, Traced):
         return torch.where(mask, value, x)
-    return torch.where(mask, torch.as_tensor(value, dtype=x.dtype, device=x.device), x)
+    return torch.where(mask, constant_like(value, x.p), x)
 
 
 linear("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",

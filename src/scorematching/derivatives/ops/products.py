@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scorematching import _directions
-from scorematching.derivatives.engine.tape import ONES, Push, Trailing, lift
+from scorematching.derivatives.engine.tape import ONES, Push, Trailing, constant_like, lift
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops import elementwise
 from scorematching.derivatives.ops.linear import broadcast_axis, on_rows
@@ -68,7 +68,7 @@ def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None)
 def power(call: Call, input: Any, exponent: Any) -> Any:
     """A power, of which base or exponent may be constant."""
     if isinstance(exponent, Traced):
-        base: Any = input if isinstance(input, Tensor) else torch.as_tensor(input).to(exponent)
+        base: Any = input if isinstance(input, Tensor) else constant_like(input, exponent.p)
         return torch.exp(exponent * torch.log(base))
     operation = replace(elementwise.POWER, writes=call.operation.writes)
     return elementwise.apply(call._replace(operation=operation), input, exponent)

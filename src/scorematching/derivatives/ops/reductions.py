@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching.derivatives.engine.tape import ONES, mean_square
+from scorematching.derivatives.engine.tape import ONES, constant_like, mean_square
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.linear import axes_of
 from scorematching.derivatives.ops.registry import structural
@@ -201,7 +201,7 @@ def copysign(call: Call, input: Any, other: Any) -> Any:
     """The magnitude of one number with the sign of another, which is taken as constant."""
     if not isinstance(input, Traced):
         return torch.copysign(plain(input), plain(other))
-    same = torch.signbit(input.p) == torch.signbit(torch.as_tensor(plain(other)).to(input.p))
+    same = torch.signbit(input.p) == torch.signbit(constant_like(plain(other), input.p))
     return torch.where(same, input, -input)
 
 
@@ -209,8 +209,10 @@ def copysign(call: Call, input: Any, other: Any) -> Any:
 def xlogy(call: Call, input: Any, other: Any) -> Any:
     """``x log y``, zero where x is a constant zero."""
     if isinstance(input, Traced):
-        return input * torch.log(torch.as_tensor(other) if not isinstance(other, Tensor) else other)
-    zero = torch.as_tensor(input) == 0
+        return input * torch.log(
+            other if isinstance(other, Tensor) else constant_like(other, input.p)
+        )
+    zero = (input if isinstance(input, Tensor) else constant_like(input, other.p)) == 0
     safe = torch.where(zero, torch.ones_like(plain(other)), other)
     return input * torch.log(safe)
 
