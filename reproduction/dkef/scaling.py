@@ -57,7 +57,11 @@ class Config:
 VARIANTS: dict[str, dict[str, Any]] = {
     "cpu": {"device": "cpu"},
     "cuda": {"device": "cuda"},
-    "cuda-captured": {"device": "cuda", "capture": True},
+    "cuda-captured": {
+        "device": "cuda",
+        "capture": True,
+        "dims": f"{Config.dims},2500,4000",
+    },
 }
 
 SMOKE = {
@@ -269,7 +273,7 @@ def _compared(cells: Mapping[int, Mapping[str, Cell]]) -> Metrics:
 
 EXPERIMENT = Experiment(
     name="figure-scaling",
-    summary="DKEF in up to 1600 dimensions: time and memory of a minibatch by every objective.",
+    summary="DKEF in up to 4000 dimensions: time and memory of a minibatch by every objective.",
     config=Config,
     variants=VARIANTS,
     smoke=SMOKE,

@@ -124,22 +124,21 @@ def _slope_notes(variant: str, seconds: Mapping[str, Mapping[int, float]]) -> li
 def _ratio_notes(
     variant: str, values: Mapping[str, Mapping[int, float]], what: str, unit: float
 ) -> list[str]:
-    """Time or memory of a step relative to DSM, at the dimension of comparison."""
-    if not values.get(UNIT):
-        return []
-    dim = reference_dim(list(values[UNIT]))
-    mine = unit * values[UNIT][dim]
-    ratios = [
-        f"{name} {row[dim] / values[UNIT][dim]:.2f}"
-        for name, row in values.items()
-        if name != UNIT and dim in row
-    ]
-    if not ratios:
-        return []
-    return [
-        f"{variant}: at D = {dim} a step takes {mine:.3g} {what} by {UNIT}, and that times "
-        f"{_listed(ratios)}."
-    ]
+    """Time or memory of a step relative to DSM, at the dimension of comparison and the largest."""
+    dims = list(values.get(UNIT, ()))
+    compared = dict.fromkeys([reference_dim(dims), max(dims)]) if dims else {}
+    found = []
+    for dim in compared:
+        mine = values[UNIT][dim]
+        digits = f"{unit * mine:.0f}" if unit * mine >= 1000 else f"{unit * mine:.3g}"
+        others = {name: row[dim] for name, row in values.items() if name != UNIT and dim in row}
+        ratios = [f"{name} {value / mine:.2f}" for name, value in others.items()]
+        if ratios:
+            found.append(
+                f"{variant}: at D = {dim} a step takes {digits} {what} by {UNIT}, and that times "
+                f"{_listed(ratios)}."
+            )
+    return found
 
 
 def _listed(words: Sequence[str]) -> str:
