@@ -30,7 +30,8 @@ backward at M = 1 and 1 / 2.7 at M = 4. A score network needs no reverse pass fo
 network and M tangents are built, against 2 M passes of tiled double backward. That is the same at M
 = 1, and 5 / 8 at M = 4: 1.6 times faster, not 1.8. What is gained beyond the counts is elementwise:
 activations and norms compute their derivatives again in the backward pass, where autograd keeps
-every term of them.
+every term of them. At M = 1 an eager step on a GPU takes the time of Python and of its launches; as a
+CUDA graph it takes that of its arithmetic, as the two tables of the ResNet show.
 """
 
 CAPTURED = """\
@@ -40,29 +41,33 @@ and launching take; times relative to double backward captured in the same way.
 
 
 def read(results: Path) -> list[str]:
-    """The section from a folder of numbers; those of a GPU may be missing."""
-    names = ("networks-cpu", "networks-gpu", "networks-gpu-captured")
+    """The section from a folder of numbers; those of a GPU may be missing, or in several files."""
+    names = ("networks-cpu", "networks-gpu-captured", "networks-gpu", "networks-gpu-more")
     paths = [results / f"{name}.json" for name in names]
-    return list(section(*[json.loads(p.read_text()) if p.exists() else None for p in paths]))
+    cpu, captured, *gpu = [json.loads(p.read_text()) if p.exists() else None for p in paths]
+    return list(section(cpu, [document for document in gpu if document is not None], captured))
 
 
-def section(cpu: Document | None, gpu: Document | None, captured: Document | None) -> Iterable[str]:
+def section(cpu: Document | None, gpu: list[Document], captured: Document | None) -> Iterable[str]:
     """The parts of the section; none without numbers of a CPU."""
     if cpu is None:
         return
+    rows = [row for document in gpu for row in document["rows"]]
     yield "## Networks people use\n"
     yield INTRODUCTION
     yield from right(cpu)
-    for title, document in (("On a CPU", cpu), ("On a GPU", gpu)):
-        if document is not None:
-            yield f"### {title}\n"
-            yield from _times(document, "eager")
+    yield "### On a CPU\n"
+    yield from _times(cpu, "eager", cpu["rows"])
+    if gpu:
+        yield "### On a GPU\n"
+    for document in gpu:
+        yield from _times(document, "eager", rows)
     if captured is not None:
         yield CAPTURED
-        yield from _times(captured, "captured")
+        yield from _times(captured, "captured", captured["rows"])
     yield COUNTS
-    yield from missed([d for d in (cpu, gpu) if d is not None])
-    found = [d for d in (cpu, gpu, captured) if d is not None]
+    yield from missed([cpu, *gpu])
+    found = [cpu, *gpu, *([] if captured is None else [captured])]
     yield "```bash\n" + "\n".join(document["command"] for document in found) + "\n```\n"
 
 
@@ -88,8 +93,11 @@ def right(document: Document) -> Iterable[str]:
     yield markdown_table(head, rows)
 
 
-def _times(document: Document, mode: str) -> Iterable[str]:
-    """One row for every network and size."""
+def _times(document: Document, mode: str, measured: list[Row]) -> Iterable[str]:
+    """One row for every network and size of a document.
+
+    What it leaves out is named, unless it is among the rows measured on this kind of device.
+    """
     threads = f", {document['threads']} thread" + "s" * (document["threads"] > 1)
     on = document["device"] + (threads if document["kind"] == "cpu" else ", tf32 products")
     yield f"{on}; {made_with(document)}.\n"
@@ -100,6 +108,8 @@ def _times(document: Document, mode: str) -> Iterable[str]:
         )
     for name, reason in document["skipped"].items():
         network, _, size = name.partition(", ")
+        if any(row["network"] == network and size in ("", row["size"]) for row in measured):
+            continue
         what = f"{ABOUT[network]} of the {size} size" if size else ABOUT[network]
         yield f"The {what} was left out: {reason}.\n"
     rows = [row for row in document["rows"] if row["mode"] == mode]

@@ -141,11 +141,19 @@ def test_the_section_is_rendered(document: Any) -> None:
     (mode,) = {row["mode"] for row in document["rows"]}
     empty = {**document, "rows": []}
     one, other = (document, None) if mode == "eager" else (empty, document)
-    text = "\n".join(page.section(one, None, other))
+    text = "\n".join(page.section(one, [], other))
     assert document["command"] in text
     assert "The U-Net was left out: No module named 'diffusers'." in text
     assert "The vision transformer of the large size was left out: out of memory." in text
     assert "vision transformer, width 6" in text
+
+
+def test_a_network_that_another_file_has_is_not_left_out(document: Any) -> None:
+    row = {**document["rows"][0], "network": "vit", "size": "large"}
+    named = "The vision transformer of the large size was left out"
+    for rows, said in (([], True), ([{**row, "size": "small"}], True), ([row], False)):
+        text = "".join(page._times({**document, "rows": []}, "eager", rows))
+        assert (named in text) == said
 
 
 def test_results_of_several_processes_are_merged(document: Any, tmp_path: Path) -> None:
@@ -164,7 +172,7 @@ def test_results_of_several_processes_are_merged(document: Any, tmp_path: Path) 
 def test_a_busy_machine_is_mentioned(document: Any) -> None:
     for clock, said in (("wall", False), ("processor", True)):
         busy = {**document, "load_average": 7.2, "clock": clock, "rows": []}
-        assert ("load average 7" in "".join(page._times(busy, "eager"))) == said
+        assert ("load average 7" in "".join(page._times(busy, "eager", []))) == said
 
 
 def test_processor_time_leaves_out_waiting() -> None:
