@@ -53,7 +53,7 @@ def test_distances_are_taken_where_the_paper_takes_them() -> None:
     ]
     assert due == [10_000, 40_000, 70_000, 100_000]
     paper = paper_rows("table-celeba")
-    assert set(paper) == set(EXPERIMENT.variants)
+    assert set(paper) == {name for name in EXPERIMENT.variants if not name.endswith(" tf32")}
     assert all(set(row) == {f"fid_{mark}" for mark in due} for row in paper.values())
     assert set(EXPERIMENT.columns) > {f"fid_{mark}" for mark in due}
 

@@ -44,7 +44,8 @@ def test_the_precision_of_forces_is_a_setting() -> None:
 def test_the_paper_s_rows_are_rows() -> None:
     paper = paper_rows("table-mnist")
     assert len(paper) == 15 and set(paper) < set(EXPERIMENT.variants)
-    assert len(EXPERIMENT.variants) == 22 and "WAE 8/ELBO" not in EXPERIMENT.variants
+    rows = [name for name in EXPERIMENT.variants if not name.endswith(" lr=1e-4")]
+    assert len(rows) == 22 and "WAE 8/ELBO" not in rows
 
 
 @pytest.fixture(scope="module")
