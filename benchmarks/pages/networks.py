@@ -30,8 +30,8 @@ backward at M = 1 and 1 / 2.7 at M = 4. A score network needs no reverse pass fo
 network and M tangents are built, against 2 M passes of tiled double backward. That is the same at M
 = 1, and 5 / 8 at M = 4: 1.6 times faster, not 1.8. What is gained beyond the counts is elementwise:
 activations and norms compute their derivatives again in the backward pass, where autograd keeps
-every term of them. At M = 1 an eager step on a GPU takes the time of Python and of its launches; as a
-CUDA graph it takes that of its arithmetic, as the two tables of the ResNet show.
+every term of them. At M = 1 an eager step on a GPU takes the time of Python and of its launches; as
+a CUDA graph it takes that of its arithmetic, as the two tables of the ResNet show.
 """
 
 CAPTURED = """\
