@@ -5,11 +5,11 @@ from reproduction.autoencoders import celeba, mnist
 from reproduction.dkef import scaling, uci
 from reproduction.experiment import Experiment, Job, Run
 from reproduction.run import Request, reproduce
-from reproduction.theory import nce, variance
+from reproduction.theory import dequantise, nce, variance
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (uci, scaling, nice, mnist, celeba, variance, nce)
+    for module in (uci, scaling, nice, mnist, celeba, variance, nce, dequantise)
 }
 """All experiments by the name of their command."""
 

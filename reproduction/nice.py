@@ -48,7 +48,7 @@ class Config:
     balanced: bool = False  # directions orthogonal across a batch (ours)
     projections: int = 1  # directions of each point, for sliced objectives
     precision: str = "float32"  # or "bf16"
-    pixels: str = "clipped"  # as released; "dequantised" as in EBFlow (ours)
+    pixels: str = "clipped"  # as released; "dequantised" as in EBFlow, "smooth" (ours)
     valid_points: int = 1000  # on which exact losses choose the weights (ours: theirs are 128)
     validate_every: int = 2  # epochs (ours: theirs is every 100 steps)
     test_points: int = 10_000
@@ -100,6 +100,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         f"dequantised/{name}": {**STABLE, "pixels": "dequantised", "objective": name}
         for name in ("MLE", "SSM-VR", "DSM")
     },
+    **{f"smooth/{name}": {**STABLE, "pixels": "smooth", **row} for name, row in ROWS.items()},
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
@@ -224,7 +225,21 @@ def dequantise_levels(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return (MARGIN + (1 - 2 * MARGIN) * level / 256).logit()
 
 
-TRANSFORMS = {"clipped": dequantise, "dequantised": dequantise_levels}
+SMOOTH = 0.1
+"""Standard deviation of the normal noise of pixels in logit space: the paper's sigma for DSM."""
+
+
+def smooth_levels(pixels: Tensor, generator: torch.Generator) -> Tensor:
+    """Centres of grey levels in logit space plus normal noise, which has a smooth density.
+
+    With the other noises the density of the points jumps, and score-matching losses have no least
+    value (`reproduction.theory.dequantise`).
+    """
+    noise = torch.randn(pixels.shape, generator=generator, device=pixels.device)
+    return (((255 * pixels).round() + 0.5) / 256).logit() + SMOOTH * noise
+
+
+TRANSFORMS = {"clipped": dequantise, "dequantised": dequantise_levels, "smooth": smooth_levels}
 
 
 @torch.no_grad()
