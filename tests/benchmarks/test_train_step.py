@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import scorematching as sm
 from benchmarks import train_step
 from benchmarks.harness.kernels import KINDS
 from benchmarks.harness.provenance import stamp
@@ -47,6 +48,17 @@ def test_page() -> None:
     assert "| SSM-VR, M=1 | bfloat16 | auto: captured | 1.75 | 1.70 | 20 |" in text
     assert "| matrix products | 0.25 (3) | 0.25 (3) |" in text
     assert "| between kernels | 0.00 | 0.20 |" in text
+    assert "not reached: SSM-VR, M=1, bfloat16 1.75 for 1.1." in text  # with products apart it is
+
+
+def test_rates_of_products() -> None:
+    """Of a flow whose weights are counted, and of exact score matching, whose work is another."""
+    flow = sm.models.NICE(784, hidden=(1000,) * 5)
+    assert page.WEIGHTS == sum(p.numel() for p in flow.shifts.parameters() if p.ndim == 2)
+    kernels = {"matrix products": {"ms": 2.0, "kernels": 1.0}}
+    row = {"objective": "SSM-VR, M=16", "kernels": kernels}
+    assert page._rate(row) == f"{2 * 54 * page.WEIGHTS * 128 / 2e-3 / 1e12:.0f}"
+    assert page._rate({**row, "objective": "SM"}) == ""
 
 
 @pytest.mark.parametrize("name", ["executors", "objectives"])
