@@ -54,7 +54,7 @@ def test_page() -> None:
 def test_rates_of_products() -> None:
     """Of a flow whose weights are counted, and of exact score matching, whose work is another."""
     flow = sm.models.NICE(784, hidden=(1000,) * 5)
-    assert page.WEIGHTS == sum(p.numel() for p in flow.shifts.parameters() if p.ndim == 2)
+    assert sum(p.numel() for p in flow.shifts.parameters() if p.ndim == 2) == page.WEIGHTS
     kernels = {"matrix products": {"ms": 2.0, "kernels": 1.0}}
     row = {"objective": "SSM-VR, M=16", "kernels": kernels}
     assert page._rate(row) == f"{2 * 54 * page.WEIGHTS * 128 / 2e-3 / 1e12:.0f}"
