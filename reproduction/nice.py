@@ -97,10 +97,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         if name != "SM"
     },
     **{
-        f"dequantised/{name}": {**STABLE, "pixels": "dequantised", "objective": name}
+        f"{pixels}/{name}": {**STABLE, "pixels": pixels, "objective": name}
+        for pixels in ("dequantised", "smooth")
         for name in ("MLE", "SSM-VR", "DSM")
     },
-    **{f"smooth/{name}": {**STABLE, "pixels": "smooth", **row} for name, row in ROWS.items()},
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}

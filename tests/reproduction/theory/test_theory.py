@@ -113,37 +113,51 @@ def test_a_density_that_jumps_has_no_least_loss() -> None:
         assert loss == pytest.approx(-(1.5 - math.log(2)) * sharpness, rel=1e-3)
 
 
-def test_normal_noise_bounds_the_loss() -> None:
-    """Of all densities that of the noise itself has the least loss, the bound of the experiment."""
-    weights, x = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(20)[::-1])
-    points = nice.SMOOTH * x[:, None]
+def test_the_true_density_has_the_least_loss() -> None:
+    """By quadrature in one cell of normal noise: minus half the mean square of the score."""
+    levels = torch.zeros(1, 2, dtype=torch.float64)
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(9))
+    points = dequantise.WIDTH * torch.cartesian_prod(nodes, nodes)
+    weights = torch.outer(weights, weights).flatten() / weights.sum() ** 2
 
-    def loss(width: float) -> float:
-        each = sm.ScoreMatching()(lambda x: -0.5 * (x / width).square().sum(1), points)
-        return (weights * each).sum().item() / weights.sum().item()
+    def loss(scale: float) -> float:
+        density = dequantise.mixture(levels)
+        return (weights @ dequantise.exact_losses(lambda x: density(scale * x), points)).item()
 
-    bound = -1 / (2 * nice.SMOOTH**2)
-    assert loss(nice.SMOOTH) == pytest.approx(bound)
-    assert min(loss(0.9 * nice.SMOOTH), loss(1.1 * nice.SMOOTH)) > bound + 1
+    assert loss(1.0) == pytest.approx(-1 / dequantise.WIDTH**2)
+    assert min(loss(0.9), loss(1.1)) > loss(1.0) + 0.1
 
 
-def test_smooth_levels_have_normal_noise() -> None:
-    """Around the logit of the centre of their level; none is clipped."""
+def test_the_mixture_is_that_of_the_noisy_levels() -> None:
+    """Scores, point by point, as the mean distance to the levels by their posterior."""
+    levels = dequantise.draw(60, torch.Generator().manual_seed(0)).double()
+    x = dequantise.normal(levels, torch.Generator().manual_seed(1))[:5]
+    score = sm.LogDensityField(dequantise.mixture(levels)).score(x)
+    for n in range(5):
+        weights = torch.softmax(-0.5 * ((x[n] - levels) / 0.3).square().sum(1), 0)
+        assert torch.allclose(score[n], weights @ (levels - x[n]) / 0.3**2)
+
+
+@pytest.mark.parametrize("name", dequantise.NOISES)
+def test_noise_is_fresh_and_keeps_levels(name: str) -> None:
+    levels, g = dequantise.draw(40_000, torch.Generator().manual_seed(0)), torch.Generator()
+    noise = dequantise.NOISES[name](levels, g.manual_seed(1)).double() - levels
+    zeros = ((levels == 0) & (noise == 0)).double().mean() / (levels == 0).double().mean()
+    assert zeros == pytest.approx(0.5 if name == "clipped" else 0.0, abs=0.02)
+    inside = noise[levels > 0]
+    assert_mean(inside, 0.5 if name == "uniform" else 0.0, detect=0.02)
+    assert_mean(inside.square(), {"uniform": 1 / 3, "clipped": 1 / 12, "normal": 0.09}[name], 0.02)
+    assert levels.min() == 0 and 0.55 < (levels == 0).double().mean() < 0.65
+
+
+def test_smooth_pixels_have_normal_noise() -> None:
+    """Around the logit of the centre of their grey level; none is clipped."""
     pixels = torch.tensor([0.0, 7 / 255, 1.0]).expand(40_000, 3)
     z = nice.smooth_levels(pixels, torch.Generator().manual_seed(0)).double()
     centres = torch.logit((torch.tensor([0.0, 7.0, 255.0], dtype=torch.float64) + 0.5) / 256)
     noise = (z - centres).flatten() / nice.SMOOTH
     assert_mean(noise, 0.0, detect=0.03)
     assert_mean(noise.square(), 1.0, detect=0.05)
-
-
-def test_pooled_pixels_are_rounded_means() -> None:
-    images = torch.randint(0, 256, (3, 6, 6), generator=torch.Generator().manual_seed(0)) / 255
-    small = dequantise.pooled(images.flatten(1), 2).reshape(3, 3, 3)
-    for n, i, j in np.ndindex(3, 3, 3):
-        levels = 255 * images[n, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].double().mean()
-        assert abs(255 * small[n, i, j].item() - levels.item()) < 0.51
-        assert abs(255 * small[n, i, j].item() % 1 - 0.5) > 0.49
 
 
 EXPERIMENTS = [variance.EXPERIMENT, nce.EXPERIMENT, dequantise.EXPERIMENT]
