@@ -143,21 +143,24 @@ def _train_config(config: Config) -> TrainConfig:
 
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Losses against the length of training, one point for each seed."""
+    """Minus the losses against the length of training, one point for each seed."""
     from matplotlib.figure import Figure
 
-    kinds = list(dict.fromkeys(run.config["noise"] for run in runs))
-    figure = Figure(figsize=(4 * len(kinds), 3.6), layout="constrained")
-    for axis, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axis = figure.subplots()
+    for place, kind in enumerate(dict.fromkeys(run.config["noise"] for run in runs)):
         mine = [run for run in runs if run.config["noise"] == kind]
-        epochs = [run.config["epochs"] for run in mine]
-        axis.plot(epochs, [run.metrics["loss"] for run in mine], "o", color="C0")
+        look = {"marker": "osD"[place], "color": f"C{place}", "linestyle": "", "fillstyle": "none"}
+        losses = [-run.metrics["loss"] for run in mine]
+        axis.plot([run.config["epochs"] for run in mine], losses, label=f"{kind} noise", **look)
         if kind == "normal":
-            axis.axhline(mine[0].metrics["least"], color="C1", label="the true density")
-            axis.legend(frameon=False)
-        axis.set(title=f"{kind} noise", xlabel="epochs of training", ylabel="SM loss", xscale="log")
-        axis.set_xticks(sorted(set(epochs)), [str(count) for count in sorted(set(epochs))])
-        axis.minorticks_off()
+            least = sum(-run.metrics["least"] for run in mine) / len(mine)
+            axis.axhline(least, color=look["color"], label="its true density")
+    epochs = sorted({run.config["epochs"] for run in runs})
+    axis.set(xlabel="epochs of training", ylabel="minus SM loss", xscale="log", yscale="log")
+    axis.set_xticks(epochs, [str(count) for count in epochs])
+    axis.minorticks_off()
+    axis.legend(frameon=False)
     path = folder / "theory-dequantise.png"
     figure.savefig(path, dpi=150)
     return [path]
