@@ -150,15 +150,16 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     axis = figure.subplots()
     for place, kind in enumerate(dict.fromkeys(run.config["noise"] for run in runs)):
         mine = [run for run in runs if run.config["noise"] == kind]
-        look = {"marker": "osD"[place], "color": f"C{place}", "linestyle": "", "fillstyle": "none"}
+        epochs = [run.config["epochs"] for run in mine]
         losses = [-run.metrics["loss"] for run in mine]
-        axis.plot([run.config["epochs"] for run in mine], losses, label=f"{kind} noise", **look)
+        color, marker, name = f"C{place}", "osD"[place], f"{kind} noise"
+        axis.plot(epochs, losses, marker, color=color, fillstyle="none", label=name)
         if kind == "normal":
             least = sum(-run.metrics["least"] for run in mine) / len(mine)
-            axis.axhline(least, color=look["color"], label="its true density")
-    epochs = sorted({run.config["epochs"] for run in runs})
+            axis.axhline(least, color=color, label="its true density")
+    lengths = sorted({run.config["epochs"] for run in runs})
     axis.set(xlabel="epochs of training", ylabel="minus SM loss", xscale="log", yscale="log")
-    axis.set_xticks(epochs, [str(count) for count in epochs])
+    axis.set_xticks(lengths, [str(count) for count in lengths])
     axis.minorticks_off()
     axis.legend(frameon=False)
     path = folder / "theory-dequantise.png"
