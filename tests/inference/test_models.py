@@ -286,6 +286,24 @@ def test_points_where_the_density_is_infinite_are_named() -> None:
         fit(models.PairwiseInteraction.gamma(1), x)
 
 
+@pytest.mark.parametrize("max_memory", [None, 2**22])
+def test_the_point_is_named_among_few(max_memory: int | None) -> None:
+    """It was the last one, since points are checked in the order of their depth, or in pieces."""
+    x = 0.1 + torch.rand(90, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[7, 1] = 0.0
+    with pytest.raises(ValueError, match=r"1 of 90 rows that do not: 7; move these rows"):
+        fit(models.PairwiseInteraction.gamma(2), x, max_memory=max_memory)
+
+
+def test_points_outside_the_domain_are_named_beside_missing_entries() -> None:
+    """Its number was that among rows of the same missing entries."""
+    x = 0.1 + torch.rand(90, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[3, 0] = x[60, 1] = torch.nan
+    x[7, 1] = x[60, 0] = -1.0
+    with pytest.raises(ValueError, match=r"2 of 90 rows that do not: 7, 60; drop or correct"):
+        fit(models.TruncatedGaussian(2), x, missing="weighted")
+
+
 def test_points_outside_the_domain_are_named() -> None:
     x = tensor(rng().gamma(2.0, 1.0, (300, 1)))
     x[[7, 250]] = -1.0

@@ -9,7 +9,7 @@ replaced by independent ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
 from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
 from scorematching.inference.pieces import ProblemInPieces
-from scorematching.inference.problem import Part, Problem, unchanged
+from scorematching.inference.problem import Part, Problem, needs_all_rows, unchanged
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
 from scorematching.objectives.base import Objective
@@ -64,6 +64,7 @@ def fit(
     Args:
         model: an `nn.Module` ``x -> (N,)``, a `VectorField` around a score network, or a function
             ``f(theta, x)`` with theta a dict of tensors. The module itself is not changed.
+            Covariates of the rows may come in by closure, all of them in the order of X.
         X: points ``(N, *event)``: a tensor, an array or a table.
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
@@ -119,10 +120,21 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
 
 def _in_pieces(problem: Problem, budget: Budget) -> Problem:
     """The problem in pieces that fit beside the gradients of all rows: two and a copy of them."""
+    x = problem.parts[0].x
+    _require_any_rows(problem.model, x, "max_memory must be None", "leave it out")
     gradients = 8 * problem.num_points * len(problem.model.names)
     budget.require(3 * gradients, "gradients of all rows take")
     limits = (budget.max_memory, budget.live + 3 * gradients)
     return ProblemInPieces(problem.model, problem.parts, problem.weights, *limits)
+
+
+def _require_any_rows(model: Parametric, x: Tensor, wanted: str, advice: str) -> None:
+    """Refuse a model that has a value for all rows only, where some of them are evaluated."""
+    if needs_all_rows(model.at(model.start), x):
+        raise ValueError(
+            f"{wanted} for a model that has a value for all {len(x)} rows together only, as with "
+            f"covariates in a closure, got {model.label}, which fails at two of them; {advice}"
+        )
 
 
 class Prepared(NamedTuple):
@@ -232,6 +244,7 @@ def _parts(
             "missing values need a log-density of points (N, D), got "
             f"{'a score network' if model.vector else f'points {tuple(x.shape)}'}; drop the rows"
         )
+    _require_any_rows(model, x, "X must have no missing values", "drop these rows")
     weighted = ImportanceWeighted() if missing == "weighted" else missing
     return tuple(weighted.parts(x, objective, generator))
 
@@ -305,15 +318,18 @@ def check_model(problem: Problem) -> None:
         ValueError: if its values change from call to call, or with the other points.
     """
     complete = [part for part in problem.parts if part.view is unchanged]
-    few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
+    call = problem.model.at(theta)
+    few = tuple(_few(part, call) for part in complete) or problem.parts[:1]
     for part in complete:
-        check_repeats(problem.model.at(theta), part.x)
+        check_repeats(call, part.x)
     Problem(problem.model, few, problem.weights).losses(theta, checked=True)
 
 
-def _few(part: Part) -> Part:
+def _few(part: Part, call: Callable[[Tensor], Tensor]) -> Part:
     """The points to be checked: the first ones, or those farthest from the boundary of a domain."""
+    if needs_all_rows(call, part.x):
+        return part
     domain = getattr(part.objective, "domain", None)
     depth = torch.zeros(len(part.x)) if domain is None else domain.depth(part.x)
     return part.take(depth.sort(descending=True, stable=True).indices[:CHECKED])

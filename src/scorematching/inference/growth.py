@@ -18,7 +18,8 @@ from torch import Tensor
 
 from scorematching.domains import Box, weight_function
 from scorematching.inference.optimise import Optimum
-from scorematching.inference.problem import Part, Problem, unchanged
+from scorematching.inference.parameters import Parametric
+from scorematching.inference.problem import Part, Problem, needs_all_rows, unchanged
 from scorematching.objectives import ScoreMatching
 
 NEAREST = 50
@@ -70,7 +71,8 @@ def require_variance(problem: Problem, optimum: Optimum) -> None:
         return
     x = part.x[problem.weights[part.rows] > 0]
     edges = [edge for edge in _edges(box, x.flatten(1)) if edge.power < 2 * STEEPEST]
-    for edge, alpha in zip(edges, _growth(problem, optimum, x[:ROWS], box, edges)):
+    rows = part.x if needs_all_rows(problem.model.at(optimum.theta), part.x) else x[:ROWS]
+    for edge, alpha in zip(edges, _growth(problem, optimum, rows, box, edges)):
         if edge.power < 2 * alpha:
             raise _refusal(box, edge, alpha)
 
@@ -105,18 +107,24 @@ def _growth(
             flat = rows.flatten(1).clone()
             flat[:, edge.column] = edge.bound + edge.sign * distance
             moved.append(flat.reshape(rows.shape))
-    x = torch.cat(moved)
-    probes = Part(torch.arange(len(x)), x, ScoreMatching(domain=box))
     own, gradients = problem.weights, optimum.derivatives.gradients
     # One combination of the parameters, each in units of its gradient, costs one pass for all.
     size = (own @ gradients.square()).sqrt()
     u = torch.randn(size.shape, generator=torch.Generator().manual_seed(0), dtype=size.dtype)
     u = torch.where(size > 0, u / size, 0.0)
     usual = (own @ (gradients @ u).square()).sqrt()
-    found = Problem(problem.model, (probes,), torch.ones(len(x), dtype=x.dtype))
-    values = found.gradients_along(optimum.theta, u).abs().reshape(len(edges), 2, -1)
+    together = moved if len(rows) > ROWS else [torch.cat(moved)]
+    found = torch.cat([_along(problem.model, optimum.theta, u, x, box) for x in together])
+    values = found.abs().reshape(len(edges), 2, -1)
     ratios = (values[:, 1] + usual) / (values[:, 0] + usual)
     return [math.log(ratio) / -math.log(STEP) for ratio in ratios.median(1).values.tolist()]
+
+
+def _along(model: Parametric, theta: Tensor, u: Tensor, x: Tensor, box: Box) -> Tensor:
+    """Gradients of exact score matching at points, along parameters u, ``(N,)``."""
+    probes = Part(torch.arange(len(x)), x, ScoreMatching(domain=box))
+    ones = torch.ones(len(x), dtype=x.dtype)
+    return Problem(model, (probes,), ones).gradients_along(theta, u)
 
 
 def _refusal(box: Box, edge: Edge, alpha: float) -> ValueError:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching.domains.base import rows_of_table
 from scorematching.inference.parameters import Parametric
 from scorematching.objectives.base import Objective
 
@@ -19,6 +20,19 @@ View = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]
 def unchanged(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """The log-density itself: the view of complete rows."""
     return call
+
+
+def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a model has a value for all rows only, as with covariates of each in a closure."""
+    return not _takes(call, x[:2]) and _takes(call, x)
+
+
+def _takes(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            return len(call(x)) == len(x)
+    except Exception:  # of the user's model, which is evaluated again where it matters
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +113,11 @@ class Problem:
     def losses(self, theta: Tensor, checked: bool = False) -> Tensor:
         """The loss of every row, ``(N,)``."""
         call = self.model.at(theta)
-        losses = [
-            part.objective.loss(self.model.field(part.view(call), checked), part.x, part.noise)
-            for part in self.parts
-        ]
+        losses = []
+        for part in self.parts:
+            field = self.model.field(part.view(call), checked)
+            with rows_of_table(part.rows, self.num_points):
+                losses.append(part.objective.loss(field, part.x, part.noise))
         if len(self.parts) == 1:
             return losses[0]
         order = torch.cat([part.rows for part in self.parts]).argsort()

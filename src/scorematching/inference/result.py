@@ -60,7 +60,8 @@ class Setting:
         """K by source; None for an objective without noise."""
         if self.problem.parts[0].noise is None:
             return None
-        return split(self.problem, self.optimum.theta, torch.Generator().manual_seed(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
+        return split(self.problem, self.optimum.theta, self.groups, generator)
 
 
 class FitResult(Estimates):
