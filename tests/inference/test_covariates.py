@@ -88,9 +88,9 @@ def test_sliced_regression() -> None:
 def test_what_evaluates_some_of_the_rows_is_refused() -> None:
     z, y = regression(300)
     model = normal(torch.as_tensor(z))
-    with pytest.raises(ValueError, match="max_memory must be None for a model .* all 300 rows"):
+    with pytest.raises(ValueError, match=r"max_memory must be None for a model .* all 300 rows"):
         fit(model, y, start=START, max_memory=2**30)
     pairs = np.column_stack([y, y])
     pairs[3, 1] = np.nan
-    with pytest.raises(ValueError, match="no missing values for a model .* drop these rows"):
+    with pytest.raises(ValueError, match=r"no missing values for a model .* drop these rows"):
         fit(model, pairs, start=START, missing="weighted")
