@@ -29,10 +29,11 @@ each line.
 """
 
 CONCLUSION = """
-Standard errors are right on average, and yet intervals cover less than they say. Inside the
-cloud of points next to nothing is left of f, so that what is left at the outermost points decides,
-in low dimensions one or two of them. The effective count says when this is so. Where it is below
-ten, take the standard error for the size of the error and no more.
+On average standard errors are nearly right, {low:.2f} to {high:.2f} of what they should be, and yet
+intervals cover less than they say. Inside the cloud of points next to nothing is left of f, so that
+what is left at the outermost points decides, in low dimensions one or two of them. The effective
+count says when this is so. Where it is below ten, take the standard error for the size of the error
+and no more.
 
 Where the variance is above one, use the plain mean: the function is not smooth enough for so few
 points. The result has both, and their ratio, `variance_ratio`.
@@ -63,7 +64,8 @@ def sections(document: dict[str, Any]) -> Iterable[str]:
     error = 0.5 / document["datasets"] ** 0.5
     yield INTRODUCTION.format(datasets=document["datasets"], error=error)
     yield markdown_table(HEADINGS, map(cells, document["rows"]))
-    yield CONCLUSION
+    ratios = [row["error_over_sd"] for row in document["rows"]]
+    yield CONCLUSION.format(low=min(ratios), high=max(ratios))
     yield f"`{document['command']}` on {document['device']}; {made_with(document)}.\n"
 
 

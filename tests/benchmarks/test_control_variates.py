@@ -11,6 +11,7 @@ import scipy.integrate
 import scipy.stats
 
 from benchmarks import control_variates
+from scorematching.evaluation import control_variate
 
 
 def test_truths_are_integrals() -> None:
@@ -23,6 +24,17 @@ def test_truths_are_integrals() -> None:
         )
         truth = control_variates.QUESTIONS["cosine of the sum"].truth(dim)
         assert truth == pytest.approx(cosine[0], abs=1e-9)
+
+
+def test_documentation_has_the_numbers() -> None:
+    """Of the committed results, for the squared length."""
+    home = Path(control_variates.__file__).parent
+    rows = json.loads((home / "results" / "control_variates.json").read_text())["rows"]
+    text = " ".join((control_variate.__doc__ or "").split())
+    for dim in control_variates.DIMENSIONS:
+        own = [r for r in rows if (r["question"], r["dim"]) == ("squared length", dim)]
+        low, *_, high = sorted(f"{100 * row['coverage']:.0f} %" for row in own)
+        assert f"{low} to {high} ({dim}" in text
 
 
 def test_data_sets_differ_and_repeat() -> None:

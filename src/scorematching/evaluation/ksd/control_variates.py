@@ -55,8 +55,11 @@ def control_variate(
     zero over the model. The estimate is the mean of the values ``f(x_i) - sum_j a_j u(x_j, x_i)``,
     where a is fitted without x_i, or without its fold: it is unbiased.
 
-    Its standard error is right on average, but intervals cover less than they say, because the fit
-    is poor beyond the outermost points, where few values decide: see `effective_count`.
+    Its standard error is nearly right on average, but intervals cover less than they say, because
+    the fit is poor beyond the outermost points, where few values decide: see `effective_count`. For
+    ``|x|^2`` of 100 to 300 normal points, 95 % intervals covered the truth in 45 % to 48 % (1
+    dimension), 66 % to 68 % (2), 79 % to 82 % (3) and 89 % to 90 % (5) of samples
+    (``python -m benchmarks.control_variates``).
 
     Cost: N^3 and memory for N^2 numbers; up to some thousand points.
 
