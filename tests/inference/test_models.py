@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -175,6 +176,28 @@ def test_dirichlet() -> None:
     for domain in (Simplex("prodsq", 0.1), Simplex("minsq", 0.2)):
         result = fit(models.PPI(3, interaction=False, domain=domain), Simplex.interior(x))
         assert_true(result, alpha - 1)
+
+
+@pytest.mark.parametrize("weight", ["minsq", "prodsq"])
+def test_the_order_of_proportions_does_not_matter(weight: str) -> None:
+    """Where several are zero, the first of them had all of the weight's slope."""
+    x = rng().dirichlet([0.4, 0.6, 2.0, 3.0], 300)
+    x[x < 0.03] = 0.0
+    x = Simplex.interior(x / x.sum(1, keepdims=True))
+    assert ((x < 1e-19).sum(1) == 2).sum() > 30
+    model = models.PPI(4, interaction=False, domain=Simplex(weight, cap=0.1))
+    plain, order = fit(model, x), [2, 1, 0, 3]
+    other = fit(model, x[:, order])
+    np.testing.assert_allclose(np.array(other.params), np.array(plain.params)[order], rtol=1e-8)
+    np.testing.assert_allclose(np.array(other.bse), np.array(plain.bse)[order], rtol=1e-8)
+
+
+def test_interior_takes_arrays_and_tables() -> None:
+    """The message about zeros advises it to those who have a data frame."""
+    x = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
+    wanted = torch.tensor([[1e-20, 0.25, 0.75], [0.5, 0.5, 1e-20]], dtype=torch.float64)
+    for given in (x, pd.DataFrame(x), x.tolist(), torch.as_tensor(x)):
+        torch.testing.assert_close(Simplex.interior(given), wanted, rtol=1e-12, atol=0)
 
 
 def test_von_mises_fisher() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -96,7 +96,8 @@ class Sphere(Region):
 
 WEIGHTS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "ones": lambda squares, cap: torch.ones_like(squares[:, 0]),
-    "minsq": lambda squares, cap: squares.min(1).values.clamp_max(cap),
+    # amin has slopes in all coordinates that share the least value; min would take the first one.
+    "minsq": lambda squares, cap: squares.amin(1).clamp_max(cap),
     "prodsq": lambda squares, cap: squares.prod(1).clamp_max(cap),
 }
 
@@ -147,12 +148,19 @@ class Simplex(Sphere):
         return DomainField(SquareRootField(field), self)
 
     @staticmethod
-    def interior(x: Tensor, by: float = 1e-10) -> Tensor:
+    def interior(x: Any, by: float = 1e-10) -> Tensor:
         """Points whose zeros are moved inside: square roots below ``by`` become ``by``.
 
         The weights "minsq" and "prodsq" make the loss continuous there, so that the result hardly
         depends on ``by``. Sums change by less than rounding.
+
+        Args:
+            x: proportions ``(N, D)``: a tensor, an array or a data frame.
+            by: the least square root.
         """
+        if not isinstance(x, Tensor):
+            numbers = x.to_numpy() if hasattr(x, "to_numpy") else x
+            x = torch.tensor(numbers, dtype=torch.float64)
         return x.clamp_min(by**2)
 
 

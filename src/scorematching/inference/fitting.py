@@ -27,7 +27,13 @@ from scorematching.inference.growth import require_variance
 from scorematching.inference.missing import ImportanceWeighted, require_draws
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
-from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
+from scorematching.inference.parameters import (
+    Parametric,
+    as_float64,
+    column_names,
+    parametric,
+    require_same_order,
+)
 from scorematching.inference.pieces import ProblemInPieces
 from scorematching.inference.problem import Part, Problem, needs_all_rows, unchanged
 from scorematching.inference.result import FitResult, Setting
@@ -98,6 +104,7 @@ def fit(
         True
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
+    require_same_order(X, cluster, "cluster")
     with limited(max_memory, "take fewer points, or a model of fewer parameters") as budget:
         problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
         if check:
@@ -175,6 +182,7 @@ def prepare(
     if region is not None and not bool(x.isnan().any()):
         region.check(x)
     require_weight(region, x)
+    require_same_order(X, weights, "weights")
     found = as_weights(weights, len(x))
     _require_more_points(int((found > 0).sum()), own)
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))

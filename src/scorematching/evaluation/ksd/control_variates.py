@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,9 @@ from torch import Tensor
 from scorematching._checks import check_count, check_points, check_positive, check_shape
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
+
+REPEATED = 0.01
+"""Share of points that may repeat others, as by rounding of single precision."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class ControlledMean:
 
 
 def control_variate(
-    f: Callable[[Tensor], Tensor] | Tensor,
+    f: Any,
     x: Tensor,
     score: Any,
     kernel: str = "rbf",
@@ -64,7 +66,7 @@ def control_variate(
     Cost: N^3 and memory for N^2 numbers; up to some thousand points.
 
     Args:
-        f: a function ``(N, *event) -> (N,)``, or its values at x.
+        f: a function ``(N, *event) -> (N,)``, or its values at x, a tensor or an array.
         x: independent points ``(N, *event)`` drawn from the model.
         score: of the model: a function that returns scores of the shape of x or log-densities
             ``(N,)``, a `Field`, a `Distribution`, an estimator, or a tensor of scores at x.
@@ -93,7 +95,7 @@ def control_variate(
     """
     check_points(x)
     check_positive(ridge, "ridge", "1e-6 suits most functions")
-    _check_folds(folds, len(x))
+    _check_folds(folds, x)
     values = _values(f, x)
     u = SteinKernel.of(score, x, kernel, bandwidth).matrix()
     u.diagonal().add_(ridge * u.diagonal().mean())
@@ -137,11 +139,19 @@ def _coefficients(u: Tensor, values: Tensor) -> Tensor:
     return of_values - of_values.sum() / of_ones.sum() * of_ones
 
 
-def _check_folds(folds: int | None, count: int) -> None:
-    """Require two points, and folds of at least two."""
+def _check_folds(folds: int | None, x: Tensor) -> None:
+    """Require two points, different ones if each is left out by itself, and folds of two."""
+    count = len(x)
     if count < 2:
         raise ValueError(f"x must hold two points or more, got {count}; a mean needs dozens")
     if folds is None:
+        repeats = count - len(x.detach().flatten(1).unique(dim=0))
+        if repeats > REPEATED * count:
+            raise ValueError(
+                f"x must hold independent points, got {repeats} of {count} that repeat others, as "
+                "rejected moves of a Markov chain do: left out by themselves they would be known; "
+                "use folds=5 for a chain in its order, or drop repeats that mean nothing"
+            )
         return
     check_count(folds, "folds", "None leaves out every point by itself")
     if not 2 <= folds <= count // 2:
@@ -154,7 +164,7 @@ def _check_folds(folds: int | None, count: int) -> None:
 def _values(f: Any, x: Tensor) -> Tensor:
     """Checked values of f at x, in double precision."""
     with torch.no_grad():
-        values = f if isinstance(f, Tensor) else f(x)
+        values = torch.as_tensor(f(x) if callable(f) else f)
     wanted = "f must return one number per point, shape {}"
     check_shape(values, x.shape[:1], wanted, "for several functions call it several times")
     if not bool(values.isfinite().all()):
