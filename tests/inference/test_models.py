@@ -170,6 +170,24 @@ def test_exponential_square_root() -> None:
     assert_true(fit(model, x), [-0.5, 0.0])
 
 
+def test_estimates_that_are_no_density_are_said() -> None:
+    """Log-normal points with a correlation of 0.9, fitted by the gamma model."""
+    x = np.exp(rng().normal(size=(2000, 2)) @ [[0.7, 1.0], [0.0, 0.5]])
+    found = fit(models.PairwiseInteraction.gamma(2), x)
+    powers = found.theta["linear"]
+    assert powers[1] < -1 < powers[0]
+    assert "power of -1 or less, linear[1]." in str(found.summary())
+    proper = fit(models.PairwiseInteraction.gamma(1), rng().gamma(0.3, 1.0, (2000, 1)))
+    assert "Not a density" not in str(proper.summary())
+    # Without interactions of a = 1/2 the power belongs to the log-normal distribution.
+    lognormal = fit(models.PairwiseInteraction(2, 0, 0), rng().lognormal(-3.0, 1.0, (2000, 2)))
+    assert lognormal.theta["linear"][0] < -1
+    assert "Not a density" not in str(lognormal.summary())
+    model = models.PPI(3, interaction=False)
+    assert model.too_steep({"beta": tensor([-0.9, -1.0, -1.2])}) == ["beta[1]", "beta[2]"]
+    assert models.PPI(3, beta=[-0.5] * 3).too_steep({}) == []
+
+
 def test_dirichlet() -> None:
     alpha = np.array([1.2, 2.5, 0.7])
     x = tensor(rng().dirichlet(alpha, 4000))

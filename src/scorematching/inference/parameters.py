@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,6 +20,11 @@ Theta = dict[str, Tensor]
 """Parameters by name."""
 
 
+def none_of(theta: Theta) -> Sequence[str]:
+    """No parameter."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Parametric:
     """A model whose parameters are one flat vector ``(P,)`` of float64 numbers.
@@ -31,6 +36,7 @@ class Parametric:
         start: initial values ``(P,)``.
         label: name of the model.
         vector: whether the model is a score network.
+        too_steep: names of estimates with which the model has no finite integral.
     """
 
     call: Callable[[Theta, Tensor], Tensor]
@@ -39,6 +45,7 @@ class Parametric:
     start: Tensor
     label: str
     vector: bool = False
+    too_steep: Callable[[Theta], Sequence[str]] = none_of
 
     def unflatten(self, flat: Tensor) -> Theta:
         """The vector of all numbers as named parameters."""
@@ -98,7 +105,8 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
         values[name] = _replacement(name, value, values)
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     call = partial(_call_module, own)
-    return _assemble(call, values, entries, type(module).__name__, vector)
+    found = _assemble(call, values, entries, type(module).__name__, vector)
+    return replace(found, too_steep=getattr(own, "too_steep", none_of))
 
 
 def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:

@@ -238,7 +238,12 @@ class FitResult(Estimates):
         )
 
     def _notes(self) -> tuple[str, ...]:
-        return (*self._few_clusters(), *self._noise())
+        return (*self._no_density(), *self._few_clusters(), *self._noise())
+
+    def _no_density(self) -> tuple[str, ...]:
+        names = ", ".join(self._setting.model.too_steep(self.theta))
+        why = "its integral is infinite near zero, by a power of -1 or less"
+        return (f"Not a density: {why}, {names}.",) if names else ()
 
     def _few_clusters(self) -> tuple[str, ...]:
         groups = self._setting.groups

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scorematching.domains import Simplex
 from scorematching.domains.base import Region
-from scorematching.inference.models.base import NamedModel, Symmetric
+from scorematching.inference.models.base import NamedModel, Symmetric, powers_below
 from scorematching.inference.parameters import Theta
 
 
@@ -69,6 +69,10 @@ class PPI(NamedModel):
     def interaction_matrix(self, theta: Theta) -> Tensor:
         """A, ``(D - 1, D - 1)``, for `FitResult.function`."""
         return self._symmetric.matrix(theta["A"])
+
+    def too_steep(self, theta: Theta) -> list[str]:
+        """``x^beta`` has a finite integral near zero above -1 only."""
+        return powers_below(theta, "beta")
 
 
 def _powers(beta: Any, dim: int) -> Tensor:
