@@ -93,6 +93,58 @@ def test_a_weight_that_vanishes_too_slowly_is_refused(shape: float, unit: float)
     assert result.bse["shape"] < 0.1
 
 
+def test_a_distance_of_ones_own_is_no_other_bound() -> None:
+    """It was not examined: the shape of 0.3 was 1.000000003, with an error of 2e-9."""
+    x = np.random.default_rng(0).gamma(0.3, size=(2000, 1))
+    with pytest.raises(ValueError, match=r"vanish faster at the boundary, .*use h=.min\(x\^2, "):
+        fit(gamma, x, start=START, domain=Domain(lambda x: x[:, 0]))
+    own, box = (
+        fit(gamma, x, start=START, domain=domain)
+        for domain in (Domain(lambda x: x[:, 0], "min(x^2, 1)"), PositiveOrthant("min(x^2, 1)"))
+    )
+    np.testing.assert_allclose(own.cov_params(), box.cov_params(), rtol=1e-8)
+
+
+def in_disc(power: float) -> np.ndarray:
+    """Points of density ``(1 - r^2)^power`` in the unit disc."""
+    g = np.random.default_rng(0)
+    radius = np.sqrt(1 - g.random(2000) ** (1 / (power + 1)))
+    angle = 2 * np.pi * g.random(2000)
+    return np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
+
+
+def power_of_depth(theta: Any, x: Tensor) -> Tensor:
+    return theta["power"] * (-x.square().sum(-1)).log1p()
+
+
+@pytest.mark.parametrize("power", [-0.6, 0.2, 3.0])
+def test_the_edge_of_a_disc(power: float) -> None:
+    """The power -0.6 was estimated as 0.0000017, with an error of 1e-6."""
+    x, start = in_disc(power), {"power": 0.5}
+
+    def depth(x: Tensor) -> Tensor:
+        return 1 - x.norm(dim=-1)
+
+    if power < 1:
+        with pytest.raises(ValueError, match="vanish faster at the boundary"):
+            fit(power_of_depth, x, start=start, domain=Domain(depth))
+    else:
+        fit(power_of_depth, x, start=start, domain=Domain(depth))
+    result = fit(power_of_depth, x, start=start, domain=Domain(depth, "min(x^2, 1)"))
+    np.testing.assert_array_less(abs(result.params["power"] - power), 4 * result.bse["power"])
+
+
+def test_bounded_scores_need_no_faster_weight() -> None:
+    """A triangle, whose distance has corners."""
+    x = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], 1000)[:, :2]
+
+    def depth(x: Tensor) -> Tensor:
+        return torch.minimum(x.amin(-1), (1 - x.sum(-1)) / 2**0.5)
+
+    found = fit(lambda theta, x: x @ theta["b"], x, start={"b": [0.0, 0.0]}, domain=Domain(depth))
+    np.testing.assert_array_less(np.abs([*found.tvalues.values()]), 4)
+
+
 def test_the_side_of_a_box_is_named() -> None:
     """Shapes of 5 and 0.4: only the upper bound is reached, one that is not zero."""
     x = np.random.default_rng(0).beta(5.0, 0.4, size=(2000, 1)).clip(max=1 - 1e-12)
