@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorematching.domains.base import Region
 from scorematching.fields import Field
-from scorematching.inference.covariance import Split, split
+from scorematching.inference.covariance import Split, meat, split
 from scorematching.inference.estimates import Array, Estimates, transformed
 from scorematching.inference.how_many import HowMany, how_many_projections
 from scorematching.inference.optimise import Optimum
@@ -126,11 +126,14 @@ class FitResult(Estimates):
 
     @property
     def K(self) -> Array:
-        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``."""
+        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``.
+
+        Of clusters, N times the variance of their shares in the mean: with it the covariance of the
+        estimates is ``H^-1 K H^-1 / N``.
+        """
         setting = self._setting
-        rows = setting.optimum.derivatives.gradients
-        rows = rows * setting.problem.weights[:, None] * self.nobs
-        return (rows.T @ rows / self.nobs).numpy()
+        rows, weights = setting.optimum.derivatives.gradients, setting.problem.weights
+        return (self.nobs * meat(rows, weights, setting.groups)).numpy()
 
     @property
     def K_split(self) -> Split | None:
