@@ -85,6 +85,20 @@ def test_sliced_regression() -> None:
     np.testing.assert_allclose(sliced.cov_params(), exact.cov_params(), rtol=1e-8)
 
 
+@pytest.mark.parametrize("objective", [None, sm.SlicedScoreMatching()])
+def test_regressions_are_compared(objective: sm.Objective | None) -> None:
+    """Losses are evaluated in batches of 1024 rows, for which there are no covariates."""
+    z, y = (torch.as_tensor(part) for part in regression(1100))
+    found = fit(normal(z), y, start=START)
+    other = fit(normal(z[:, :1]), y, start={"slopes": [0.0], "precision": 1.0})
+    result = sm.evaluation.compare(found, other, y, objective, generator=torch.Generator())
+    assert result.better == "a" and result.a.count == 1100
+    tau = found.params["precision"]
+    squares = (y[:, 0] - z @ found.theta["slopes"]).square()
+    losses = 0.5 * tau**2 * squares - tau
+    assert result.a.mean == pytest.approx(float(losses.mean()), rel=1e-9)
+
+
 def test_what_evaluates_some_of_the_rows_is_refused() -> None:
     z, y = regression(300)
     model = normal(torch.as_tensor(z))

@@ -71,6 +71,19 @@ def check_mode(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
         check_repeats(model, x)
 
 
+def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a model has a value for all rows only, as with covariates of each in a closure."""
+    return not _takes(call, x[:2]) and _takes(call, x)
+
+
+def _takes(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            return len(call(x)) == len(x)
+    except Exception:  # of the user's model, which is evaluated again where it matters
+        return False
+
+
 def _differ(a: Tensor, b: Tensor) -> bool:
     """Whether log-densities differ by more than rounding in batches of different sizes."""
     finite = a.isfinite() & b.isfinite()

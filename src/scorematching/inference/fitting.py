@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
-from scorematching.derivatives.repeats import check_repeats
+from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
@@ -35,7 +35,7 @@ from scorematching.inference.parameters import (
     require_same_order,
 )
 from scorematching.inference.pieces import ProblemInPieces
-from scorematching.inference.problem import Part, Problem, needs_all_rows, unchanged
+from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
 from scorematching.objectives.base import Objective

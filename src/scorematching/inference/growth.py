@@ -17,11 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching.derivatives.repeats import needs_all_rows
 from scorematching.domains import Box, Domain, weight_function
 from scorematching.domains.weights import gradient
 from scorematching.inference.optimise import Optimum
 from scorematching.inference.parameters import Parametric
-from scorematching.inference.problem import Part, Problem, needs_all_rows, unchanged
+from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.objectives import ScoreMatching
 
 NEAREST = 50

@@ -22,19 +22,6 @@ def unchanged(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return call
 
 
-def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether a model has a value for all rows only, as with covariates of each in a closure."""
-    return not _takes(call, x[:2]) and _takes(call, x)
-
-
-def _takes(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    try:
-        with torch.no_grad():
-            return len(call(x)) == len(x)
-    except Exception:  # of the user's model, which is evaluated again where it matters
-        return False
-
-
 @dataclass(frozen=True, eq=False)
 class Part:
     """Rows of the data that are treated alike.
