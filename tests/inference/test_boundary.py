@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scorematching.domains import Box, Domain, PositiveOrthant
+from scorematching.domains import Box, Domain, PositiveOrthant, Simplex, Sphere
 from scorematching.inference import fit, fit_robust, models
 
 
@@ -39,6 +39,40 @@ def test_a_weight_on_the_scale_of_the_data_finds_the_truth(unit: float) -> None:
     result = fit(models.TruncatedGaussian(1, domain=orthant), unit * exponential())
     np.testing.assert_array_less(abs(result.params[0] + 1 / unit), 4 * result.bse[0])
     assert result.bse[0] < 0.2 / unit
+
+
+@pytest.mark.parametrize("alpha", [[1.0, 2.0, 3.0], [0.8, 0.8, 0.8]])
+def test_a_small_cap_on_the_simplex_is_refused(alpha: list[float]) -> None:
+    """With the default cap of 0.01, 95% intervals of 200 points held the truth in 4% to 9%."""
+    x = np.random.default_rng(0).dirichlet(alpha, 200)
+    model = models.PPI(3, interaction=False)
+    with pytest.raises(
+        ValueError, match=r"h must vary near the boundary.*use cap=0\.\d+,"
+    ) as error:
+        fit(model, x, domain=Simplex(cap=0.01))
+    found = re.search(r"use cap=(0\.\d+)", str(error.value))
+    assert found is not None
+    for domain in (None, Simplex(cap=float(found[1]))):
+        result = fit(model, x, domain=domain)
+        off = np.subtract([*result.params.values()], np.subtract(alpha, 1))
+        np.testing.assert_array_less(abs(off), 4 * np.asarray(result.bse))
+    on_sphere = models.Bingham(3, domain=Sphere("minsq", cap=1e-4))
+    with pytest.raises(ValueError, match="h must vary near the boundary"):
+        fit(on_sphere, abs(normal_directions(400)))
+
+
+def normal_directions(n: int) -> np.ndarray:
+    z = np.random.default_rng(0).normal(size=(n, 3))
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def test_proportions_far_from_the_boundary_need_no_weight() -> None:
+    x = np.random.default_rng(0).dirichlet([30.0, 20.0, 10.0], 500)
+    model = models.PPI(3, interaction=False)
+    small, plain = (fit(model, x, domain=Simplex(cap=cap)) for cap in (0.01, 1.0))
+    for result in (small, plain):
+        off = np.subtract([*result.params.values()], [29.0, 19.0, 9.0])
+        np.testing.assert_array_less(abs(off), 4 * np.asarray(result.bse))
 
 
 def test_points_far_from_the_boundary_need_no_weight() -> None:

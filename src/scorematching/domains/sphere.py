@@ -84,9 +84,13 @@ class Sphere(Region):
     def drift(self, x: Tensor) -> Tensor:
         """``P grad h - (D - 1) h x``."""
         z = self.coordinates(x)
-        h, slope = gradient(self._weight, z)
-        h = h.reshape(-1, *[1] * event_axes(x))
-        return _tangential(z, slope) - (dimension(x) - 1) * h * z
+        h = self._weight(z).reshape(-1, *[1] * event_axes(x))
+        return self.slope(x) - (dimension(x) - 1) * h * z
+
+    def slope(self, x: Tensor) -> Tensor:
+        """``P grad h``, zero where the weight is constant."""
+        z = self.coordinates(x)
+        return _tangential(z, gradient(self._weight, z)[1])
 
     def _weight(self, z: Tensor) -> Tensor:
         if callable(self.h):
