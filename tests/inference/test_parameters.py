@@ -173,6 +173,16 @@ def test_missing_values_of_pandas() -> None:
         fit(models.Gaussian(2), dates)
 
 
+def test_a_sum_over_points_is_refused() -> None:
+    """It ended in an IndexError."""
+
+    def total(theta: Any, x: Any) -> Any:
+        return -(theta["a"] * x.square()).sum()
+
+    with pytest.raises(ValueError, match="one log-density per point"):
+        fit(total, [[1.0], [2.0], [4.0]], start={"a": 1.0})
+
+
 def test_dropout_in_training_mode_is_named() -> None:
     """The advice was to choose a start nearer to the minimum."""
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -40,7 +40,7 @@ def check_repeats(
             first, again, part = (model(z) for z in (points, points, points[:few]))
         except Exception:  # a context of N rows in a closure; other errors come up again
             return
-    if not isinstance(first, Tensor) or not first.is_floating_point():
+    if not isinstance(first, Tensor) or not first.is_floating_point() or not first.ndim:
         return  # refused where it is used
     # Rounding of scores, which may be solutions of ill-conditioned systems, can be larger.
     differ = _differ if first.ndim == 1 else verification.differ

@@ -12,7 +12,7 @@ from torch import Tensor
 from scorematching._checks import check_positive
 from scorematching._shapes import dimension, event_axes, inner
 from scorematching.domains.base import DomainField, Region, refuse_rows, spread
-from scorematching.domains.weights import Weight, gradient
+from scorematching.domains.weights import Weight, capped, gradient
 from scorematching.fields import Field, directions
 
 TOLERANCE = 1e-6
@@ -101,8 +101,8 @@ class Sphere(Region):
 WEIGHTS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "ones": lambda squares, cap: torch.ones_like(squares[:, 0]),
     # amin has slopes in all coordinates that share the least value; min would take the first one.
-    "minsq": lambda squares, cap: squares.amin(1).clamp_max(cap),
-    "prodsq": lambda squares, cap: squares.prod(1).clamp_max(cap),
+    "minsq": lambda squares, cap: capped(squares.amin(1), cap),
+    "prodsq": lambda squares, cap: capped(squares.prod(1), cap),
 }
 
 

@@ -82,8 +82,7 @@ def fit(
             observed in them, provided that entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
-        check: measure the model's smoothness and derivatives first; False saves time where the
-            same model is fitted again and again.
+        check: measure the model's smoothness and derivatives first; False saves time.
         max_memory: bytes that may be taken beside model and points, which is measured: rows are
             then evaluated in pieces. The gradients of all rows, N times P, are kept.
 
@@ -97,11 +96,10 @@ def fit(
     Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
 
     Example:
-        >>> from scorematching.inference.models import Gaussian
         >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
-        >>> result = fit(Gaussian(1, centred=True), x)
-        >>> abs(result.params["precision[0,0]"] - 1 / x.square().mean().item()) < 1e-12
-        True
+        >>> normal = lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1)
+        >>> abs(fit(normal, x, start={"precision": 1}).params[0] - 4 / x.square().sum()) < 1e-12
+        tensor(True)
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
     require_same_order(X, cluster, "cluster")
