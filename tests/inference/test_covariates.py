@@ -10,6 +10,8 @@ from torch import Tensor
 import scorematching as sm
 from scorematching.domains import PositiveOrthant
 from scorematching.inference import fit, fit_robust
+from scorematching.inference.fitting import prepare
+from scorematching.inference.optimise import _not_converged
 
 
 def regression(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -97,6 +99,20 @@ def test_regressions_are_compared(objective: sm.Objective | None) -> None:
     squares = (y[:, 0] - z @ found.theta["slopes"]).square()
     losses = 0.5 * tau**2 * squares - tau
     assert result.a.mean == pytest.approx(float(losses.mean()), rel=1e-9)
+
+
+def test_covariates_in_single_precision_are_named() -> None:
+    """A number times a float32 vector is float32, and Newton steps do not end; the advice was to
+    choose another start."""
+    z, y = regression(300)
+    model = normal(torch.as_tensor(z))
+    problem = prepare(model, y, None, START, None, None, None, None).problem
+    found = problem.derivatives(problem.model.start)
+    size = found.gradients.square().mean(0).sqrt()
+    rounding = _not_converged(problem, found._replace(gradient=3e-7 * size), 100)
+    assert "covariates and other numbers of the model in float64" in str(rounding)
+    stopped = _not_converged(problem, found._replace(gradient=3e-3 * size), 100)
+    assert "choose a start nearer to the minimum" in str(stopped)
 
 
 def test_what_evaluates_some_of_the_rows_is_refused() -> None:
