@@ -14,6 +14,7 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching.domains import Box, Domain, PositiveOrthant, Simplex, Sphere, weight_function
+from scorematching.inference.graphical.kinds import Weight
 from tests.tolerances import IDENTITY, ROUTES
 
 D = 3
@@ -440,3 +441,16 @@ def test_weights_by_formula() -> None:
         "min(x^1.5, 1e1)": x**1.5,
     }.items():
         torch.testing.assert_close(weight_function(formula)(x), value.double())
+
+
+@pytest.mark.parametrize(("name", "h"), [("x", "min(x, 4)"), ("x^2", "min(x^2, 4)")])
+def test_the_slope_at_a_cap_is_the_mean_of_both_sides(name: str, h: str) -> None:
+    """In a box, on the sphere, and in graphical models, which have formulas of their own."""
+    places = torch.tensor([[1.0, 2.0, 4.0, 5.0]], dtype=torch.float64)
+    wanted = [1.0, 1.0, 0.5, 0.0] if name == "x" else [2.0, 2.0, 0.0, 0.0]
+    assert PositiveOrthant(h).drift(places)[0].tolist() == wanted
+    assert Weight(name, 4.0)(places)[1][0].tolist() == wanted
+    x = torch.tensor([[0.5, 0.75**0.5]], dtype=torch.float64)
+    below, at, above = (Sphere("minsq", cap=cap).slope(x) for cap in (0.49, 0.5, 0.51))
+    assert torch.equal(below, 0 * x)
+    torch.testing.assert_close(at, above / 2)

@@ -11,6 +11,7 @@ import typer
 
 from benchmarks.harness.command import run_command
 from benchmarks.pages import (
+    control_variates,
     coverage,
     density,
     estimators,
@@ -49,6 +50,7 @@ def write_pages(
         coverage.write(read("coverage"), docs),
         local_curvature.write(read("local_curvature"), docs),
         ksd.write(read("ksd"), docs),
+        control_variates.write(read("control_variates"), docs),
         graphs.write(read("graphs"), docs),
         readme.write(docs.parent / "README.md", readme_tables(read)),
         streaming.write(read("streaming"), docs),

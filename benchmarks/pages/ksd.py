@@ -89,8 +89,8 @@ BLIND = """## What it does not see
 `sm.evaluation.stein_thin(x, score, m)` chooses the m points of a chain that represent the model
 best (Riabiz et al., 2022). `sm.evaluation.control_variate(f, x, score)` estimates the expectation
 of f over the model, with less variance than the plain mean if f is smooth (Oates, Girolami and
-Chopin, 2017). Its standard error is a lower bound, least reliable in one and two dimensions; its
-documentation has measured coverages.
+Chopin, 2017). Its standard error is nearly right on average, but intervals cover less than they
+say: [measured](control-functionals.md).
 
 `sm.evaluation.compare(a, b, X)` says which of two models has the smaller score-matching loss, by
 paired differences at the same points. Where no model is exactly right, this is the better question.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.pages import (
+    control_variates,
     coverage,
     density,
     estimators,
@@ -44,6 +45,9 @@ PAGES = {
     "coverage": lambda: "\n".join(coverage.sections(numbers("coverage"))),
     "local-curvature": lambda: "\n".join(local_curvature.sections(numbers("local_curvature"))),
     "goodness-of-fit": lambda: "\n".join(ksd.sections(numbers("ksd"))),
+    "control-functionals": lambda: "\n".join(
+        control_variates.sections(numbers("control_variates"))
+    ),
     "larger-than-memory": lambda: "\n".join(streaming.sections(numbers("streaming"))),
     "memory": lambda: "\n".join(memory.sections(numbers("memory"))),
     "graphical-models": lambda: "\n".join(graphs.sections(numbers("graphs"))),

@@ -55,6 +55,15 @@ def test_labels_of_any_kind() -> None:
     np.testing.assert_allclose(found.cov_params(), numbers.cov_params(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("cluster", [None, torch.arange(100) % 7])
+def test_h_and_k_give_the_covariance(cluster: Any) -> None:
+    """K was that of independent rows although its parts, and the errors, were of clusters."""
+    weights = 1 + torch.arange(100) % 3
+    found = fit(models.Gaussian(2), points(100), weights=weights, cluster=cluster)
+    inverse = np.linalg.inv(found.H)
+    np.testing.assert_allclose(inverse @ found.K @ inverse / 100, found.cov_params(), rtol=1e-8)
+
+
 def test_few_clusters_are_said() -> None:
     x = points(400)
     few = str(fit(models.Gaussian(2), x, cluster=torch.arange(400) % 5).summary())

@@ -249,6 +249,22 @@ def test_how_many_projections(generator: torch.Generator) -> None:
         fit(isotropic, x, start={"precision": 1.0}).how_many_projections()
 
 
+def test_how_many_projections_in_clusters(generator: torch.Generator) -> None:
+    """Of ten copies of a point the data add up, the directions do not: a tenth of their share."""
+    x = normal_points(400, 2)
+    objective = sm.SlicedScoreMatching(sm.Gaussian(), num_projections=2)
+    alone = fit(Normal(2), x, objective, generator=generator)
+    copies, labels = x.repeat(10, 1), torch.arange(400).repeat(10)
+    found = fit(Normal(2), copies, objective, cluster=labels, generator=generator)
+    added = [np.array(how.how_many_projections().inflation) - 1 for how in (alone, found)]
+    np.testing.assert_allclose(added[1], added[0] / 10, rtol=0.25)
+    # Both parts together are the covariance of the estimates.
+    assert found.K_split is not None
+    inverse = np.linalg.inv(found.H)
+    covariance = inverse @ sum(k.numpy() for k in found.K_split) @ inverse / len(copies)
+    np.testing.assert_allclose(covariance.diagonal(), np.asarray(found.bse) ** 2, rtol=0.3)
+
+
 def test_split_agrees_with_the_variance_report(generator: torch.Generator) -> None:
     x = normal_points(400, 3)
     objective = sm.SlicedScoreMatching(projection=sm.Rademacher(balanced=False))

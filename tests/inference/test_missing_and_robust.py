@@ -12,7 +12,13 @@ from torch import Tensor
 
 import scorematching as sm
 from scorematching.domains import Box, PositiveOrthant, Simplex
-from scorematching.inference import FitResult, ImportanceWeighted, fit, fit_robust
+from scorematching.inference import (
+    FitResult,
+    ImportanceWeighted,
+    NotConvergedError,
+    fit,
+    fit_robust,
+)
 from scorematching.inference.fitting import prepare
 from scorematching.inference.missing import Marginal
 from scorematching.inference.models import PPI, Gaussian, TruncatedGaussian, VonMisesFisher
@@ -197,6 +203,18 @@ def test_weights_from_part_of_the_density() -> None:
         model, x, 0.05, log_weight=lambda theta, x: model._symmetric.form(theta["A"], x[:, :2])
     )
     assert np.abs(z_scores(result, [0.0, 0.0, 0.0])).max() < LIMIT
+
+
+def test_too_large_a_power_is_named() -> None:
+    """The advice was to collect points that tell parameters apart."""
+    with pytest.raises(NotConvergedError, match=r"power 5 .* of 200 count.* smaller power"):
+        fit_robust(Gaussian(2), normal_points(200), power=5)
+
+
+def test_robust_fits_advise_what_they_take() -> None:
+    x = without(normal_points(50), 0.3)
+    with pytest.raises(ValueError, match=r"X must have no missing values.*; drop these rows$"):
+        fit_robust(Gaussian(2), x, power=0.1)
 
 
 def test_bad_input_of_robust_fits() -> None:

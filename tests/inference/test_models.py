@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -169,12 +170,52 @@ def test_exponential_square_root() -> None:
     assert_true(fit(model, x), [-0.5, 0.0])
 
 
+def test_estimates_that_are_no_density_are_said() -> None:
+    """Log-normal points with a correlation of 0.9, fitted by the gamma model."""
+    x = np.exp(rng().normal(size=(2000, 2)) @ [[0.7, 1.0], [0.0, 0.5]])
+    found = fit(models.PairwiseInteraction.gamma(2), x)
+    powers = found.theta["linear"]
+    assert powers[1] < -1 < powers[0]
+    assert "power of -1 or less, linear[1]." in str(found.summary())
+    proper = fit(models.PairwiseInteraction.gamma(1), rng().gamma(0.3, 1.0, (2000, 1)))
+    assert "Not a density" not in str(proper.summary())
+    # Without interactions of a = 1/2 the power belongs to the log-normal distribution.
+    lognormal = fit(models.PairwiseInteraction(2, 0, 0), rng().lognormal(-3.0, 1.0, (2000, 2)))
+    assert lognormal.theta["linear"][0] < -1
+    assert "Not a density" not in str(lognormal.summary())
+    model = models.PPI(3, interaction=False)
+    assert model.too_steep({"beta": tensor([-0.9, -1.0, -1.2])}) == ["beta[1]", "beta[2]"]
+    assert models.PPI(3, beta=[-0.5] * 3).too_steep({}) == []
+
+
 def test_dirichlet() -> None:
     alpha = np.array([1.2, 2.5, 0.7])
     x = tensor(rng().dirichlet(alpha, 4000))
     for domain in (Simplex("prodsq", 0.1), Simplex("minsq", 0.2)):
         result = fit(models.PPI(3, interaction=False, domain=domain), Simplex.interior(x))
         assert_true(result, alpha - 1)
+
+
+@pytest.mark.parametrize("weight", ["minsq", "prodsq"])
+def test_the_order_of_proportions_does_not_matter(weight: str) -> None:
+    """Where several are zero, the first of them had all of the weight's slope."""
+    x = rng().dirichlet([0.4, 0.6, 2.0, 3.0], 300)
+    x[x < 0.03] = 0.0
+    x = Simplex.interior(x / x.sum(1, keepdims=True))
+    assert ((x < 1e-19).sum(1) == 2).sum() > 30
+    model = models.PPI(4, interaction=False, domain=Simplex(weight, cap=0.1))
+    plain, order = fit(model, x), [2, 1, 0, 3]
+    other = fit(model, x[:, order])
+    np.testing.assert_allclose(np.array(other.params), np.array(plain.params)[order], rtol=1e-8)
+    np.testing.assert_allclose(np.array(other.bse), np.array(plain.bse)[order], rtol=1e-8)
+
+
+def test_interior_takes_arrays_and_tables() -> None:
+    """The message about zeros advises it to those who have a data frame."""
+    x = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
+    wanted = torch.tensor([[1e-20, 0.25, 0.75], [0.5, 0.5, 1e-20]], dtype=torch.float64)
+    for given in (x, pd.DataFrame(x), x.tolist(), torch.as_tensor(x)):
+        torch.testing.assert_close(Simplex.interior(given), wanted, rtol=1e-12, atol=0)
 
 
 def test_von_mises_fisher() -> None:
@@ -284,6 +325,24 @@ def test_points_where_the_density_is_infinite_are_named() -> None:
     x[[7, 250]] = 0.0
     with pytest.raises(ValueError, match=r"2 of 300 rows that do not: 7, 250; move these rows"):
         fit(models.PairwiseInteraction.gamma(1), x)
+
+
+@pytest.mark.parametrize("max_memory", [None, 2**22])
+def test_the_point_is_named_among_few(max_memory: int | None) -> None:
+    """It was the last one, since points are checked in the order of their depth, or in pieces."""
+    x = 0.1 + torch.rand(90, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[7, 1] = 0.0
+    with pytest.raises(ValueError, match=r"1 of 90 rows that do not: 7; move these rows"):
+        fit(models.PairwiseInteraction.gamma(2), x, max_memory=max_memory)
+
+
+def test_points_outside_the_domain_are_named_beside_missing_entries() -> None:
+    """Its number was that among rows of the same missing entries."""
+    x = 0.1 + torch.rand(90, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[3, 0] = x[60, 1] = torch.nan
+    x[7, 1] = x[60, 0] = -1.0
+    with pytest.raises(ValueError, match=r"2 of 90 rows that do not: 7, 60; drop or correct"):
+        fit(models.TruncatedGaussian(2), x, missing="weighted")
 
 
 def test_points_outside_the_domain_are_named() -> None:

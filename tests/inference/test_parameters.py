@@ -136,6 +136,26 @@ def test_predictions_outside_the_domain_are_refused(model: Any, outside: Any, wh
         result.predict(points, which)
 
 
+def test_columns_in_another_order_are_refused() -> None:
+    """Clusters of rows that had been shuffled were those of other rows, without a word."""
+    g = np.random.default_rng(0)
+    cluster = pd.Series(np.repeat(np.arange(30), 10), name="subject")
+    frame = pd.DataFrame(np.repeat(g.normal(size=(30, 2)), 10, 0) + 0.1 * g.normal(size=(300, 2)))
+    shuffled = frame.sample(frac=1, random_state=0)
+    with pytest.raises(ValueError, match=r"cluster must have its rows in the order of those of X"):
+        fit(models.Gaussian(2), shuffled, cluster=cluster)
+    with pytest.raises(ValueError, match=r"weights must have .* use weights\.loc\[X\.index\]"):
+        fit(models.Gaussian(2), shuffled, weights=cluster + 1)
+    plain = fit(models.Gaussian(2), frame, cluster=cluster).cov_params()
+    for X, labels in (
+        (shuffled, cluster.loc[shuffled.index]),
+        (shuffled, cluster.to_numpy()[shuffled.index]),
+        (frame.set_index(frame.index + 1000), cluster),  # without a common index by position
+    ):
+        found = fit(models.Gaussian(2), X, cluster=labels).cov_params()
+        np.testing.assert_allclose(found, plain, rtol=1e-8)
+
+
 def test_missing_values_of_pandas() -> None:
     """Its nullable types hold NA, which was refused as no number."""
     x = np.random.default_rng(0).normal(size=(80, 2))
@@ -151,6 +171,16 @@ def test_missing_values_of_pandas() -> None:
     dates = plain.assign(b=pd.date_range("2020", periods=80))
     with pytest.raises(TypeError, match="X must be numbers"):
         fit(models.Gaussian(2), dates)
+
+
+def test_a_sum_over_points_is_refused() -> None:
+    """It ended in an IndexError."""
+
+    def total(theta: Any, x: Any) -> Any:
+        return -(theta["a"] * x.square()).sum()
+
+    with pytest.raises(ValueError, match="one log-density per point"):
+        fit(total, [[1.0], [2.0], [4.0]], start={"a": 1.0})
 
 
 def test_dropout_in_training_mode_is_named() -> None:

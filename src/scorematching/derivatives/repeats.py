@@ -40,7 +40,7 @@ def check_repeats(
             first, again, part = (model(z) for z in (points, points, points[:few]))
         except Exception:  # a context of N rows in a closure; other errors come up again
             return
-    if not isinstance(first, Tensor) or not first.is_floating_point():
+    if not isinstance(first, Tensor) or not first.is_floating_point() or not first.ndim:
         return  # refused where it is used
     # Rounding of scores, which may be solutions of ill-conditioned systems, can be larger.
     differ = _differ if first.ndim == 1 else verification.differ
@@ -69,6 +69,19 @@ def check_mode(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
     uses["repeats"] += 1
     if verification.is_due(uses["repeats"]):
         check_repeats(model, x)
+
+
+def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a model has a value for all rows only, as with covariates of each in a closure."""
+    return not _takes(call, x[:2]) and _takes(call, x)
+
+
+def _takes(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            return len(call(x)) == len(x)
+    except Exception:  # of the user's model, which is evaluated again where it matters
+        return False
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:

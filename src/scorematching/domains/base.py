@@ -18,7 +18,8 @@ with the same questions, asked along other directions, and objectives stay as th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,10 +229,43 @@ def spread(w: Tensor, like: Tensor) -> Tensor:
     return w.reshape(len(w), *[1] * (like.ndim - w.ndim), *w.shape[1:])
 
 
+class RowsError(ValueError):
+    """Rows of points that are refused.
+
+    Args:
+        rows: their numbers.
+        count: N, the number of rows.
+        wanted: what was required of them.
+        advice: what to do.
+    """
+
+    def __init__(self, rows: Sequence[int], count: int, wanted: str, advice: str) -> None:
+        """Name the first rows."""
+        self.rows, self.count, self.wanted, self.advice = tuple(rows), count, wanted, advice
+        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        message = f"{wanted}, got {len(rows)} of {count} rows that do not: {shown}; {advice}"
+        super().__init__(message)
+
+    def __reduce__(self) -> Any:
+        return RowsError, (self.rows, self.count, self.wanted, self.advice)
+
+
+@contextmanager
+def rows_of_table(numbers: Tensor, count: int) -> Iterator[None]:
+    """Inside, refused rows are those of a table of which ``numbers: (n,)`` are evaluated.
+
+    Args:
+        numbers: of the rows that are evaluated.
+        count: N, the number of rows of the table.
+    """
+    try:
+        yield
+    except RowsError as error:
+        rows = sorted(numbers[[*error.rows]].tolist())
+        raise RowsError(rows, count, error.wanted, error.advice) from None
+
+
 def refuse_rows(bad: Tensor, wanted: str, advice: str) -> None:
     """Raise a ValueError that names the rows where ``bad: (N,)`` is true."""
-    if not bool(bad.any()):
-        return
-    rows = bad.nonzero()[:, 0].tolist()
-    shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-    raise ValueError(f"{wanted}, got {len(rows)} of {len(bad)} rows that do not: {shown}; {advice}")
+    if bool(bad.any()):
+        raise RowsError(bad.nonzero()[:, 0].tolist(), len(bad), wanted, advice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from scorematching._checks import check_positive
 from scorematching._shapes import dimension, event_axes, inner
 from scorematching.domains.base import DomainField, Region, refuse_rows, spread
-from scorematching.domains.weights import Weight, gradient
+from scorematching.domains.weights import Weight, capped, gradient
 from scorematching.fields import Field, directions
 
 TOLERANCE = 1e-6
@@ -84,9 +84,13 @@ class Sphere(Region):
     def drift(self, x: Tensor) -> Tensor:
         """``P grad h - (D - 1) h x``."""
         z = self.coordinates(x)
-        h, slope = gradient(self._weight, z)
-        h = h.reshape(-1, *[1] * event_axes(x))
-        return _tangential(z, slope) - (dimension(x) - 1) * h * z
+        h = self._weight(z).reshape(-1, *[1] * event_axes(x))
+        return self.slope(x) - (dimension(x) - 1) * h * z
+
+    def slope(self, x: Tensor) -> Tensor:
+        """``P grad h``, zero where the weight is constant."""
+        z = self.coordinates(x)
+        return _tangential(z, gradient(self._weight, z)[1])
 
     def _weight(self, z: Tensor) -> Tensor:
         if callable(self.h):
@@ -96,8 +100,9 @@ class Sphere(Region):
 
 WEIGHTS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "ones": lambda squares, cap: torch.ones_like(squares[:, 0]),
-    "minsq": lambda squares, cap: squares.min(1).values.clamp_max(cap),
-    "prodsq": lambda squares, cap: squares.prod(1).clamp_max(cap),
+    # amin has slopes in all coordinates that share the least value; min would take the first one.
+    "minsq": lambda squares, cap: capped(squares.amin(1), cap),
+    "prodsq": lambda squares, cap: capped(squares.prod(1), cap),
 }
 
 
@@ -147,12 +152,19 @@ class Simplex(Sphere):
         return DomainField(SquareRootField(field), self)
 
     @staticmethod
-    def interior(x: Tensor, by: float = 1e-10) -> Tensor:
+    def interior(x: Any, by: float = 1e-10) -> Tensor:
         """Points whose zeros are moved inside: square roots below ``by`` become ``by``.
 
         The weights "minsq" and "prodsq" make the loss continuous there, so that the result hardly
         depends on ``by``. Sums change by less than rounding.
+
+        Args:
+            x: proportions ``(N, D)``: a tensor, an array or a data frame.
+            by: the least square root.
         """
+        if not isinstance(x, Tensor):
+            numbers = x.to_numpy() if hasattr(x, "to_numpy") else x
+            x = torch.tensor(numbers, dtype=torch.float64)
         return x.clamp_min(by**2)
 
 

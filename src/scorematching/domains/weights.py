@@ -14,11 +14,20 @@ from scorematching._checks import check_positive
 Weight = Callable[[Tensor], Tensor]
 """An elementwise function of distances to the boundary, zero at zero."""
 
+
+def capped(h: Tensor, cap: float) -> Tensor:
+    """``min(h, cap)``, with the mean of both slopes where the two are equal.
+
+    Rounded points lie there often. They stand for points to either side.
+    """
+    return torch.minimum(h, torch.full_like(h, cap))
+
+
 NUMBER = r"([0-9.]+(?:e[+-]?[0-9]+)?)"
 FORMULAS: dict[str, Callable[..., Weight]] = {
-    rf"min\(x,{NUMBER}\)": lambda c: lambda x: x.clamp_max(c),
-    rf"min\(log\(1\+x\),{NUMBER}\)": lambda c: lambda x: x.log1p().clamp_max(c),
-    rf"min\(x\^{NUMBER},{NUMBER}\)": lambda a, c: lambda x: x.pow(a).clamp_max(c),
+    rf"min\(x,{NUMBER}\)": lambda c: lambda x: capped(x, c),
+    rf"min\(log\(1\+x\),{NUMBER}\)": lambda c: lambda x: capped(x.log1p(), c),
+    rf"min\(x\^{NUMBER},{NUMBER}\)": lambda a, c: lambda x: capped(x.pow(a), c),
 }
 
 

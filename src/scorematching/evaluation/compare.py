@@ -14,7 +14,7 @@ from scorematching._checks import check_generator, check_share
 from scorematching._memory import in_chunks
 from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate, paired_difference
-from scorematching.evaluation.losses import score_matching_losses
+from scorematching.evaluation.losses import batch_for, score_matching_losses
 from scorematching.evaluation.scores import field_at
 from scorematching.objectives import Objective
 
@@ -128,7 +128,7 @@ def _losses(
     generator = torch.Generator(x.device).manual_seed(seed)
     loss = partial(objective, field, generator=generator)
     with torch.no_grad():
-        return in_chunks(loss, [x], _BATCH_SIZE, max_memory).double().cpu()
+        return in_chunks(loss, [x], batch_for(field, x, _BATCH_SIZE), max_memory).double().cpu()
 
 
 def _check_losses(losses: Tensor, name: str) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from scorematching._checks import check_count, check_points, check_shape
 from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event, project
-from scorematching.derivatives.repeats import check_repeats
+from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.evaluation.estimate import Estimate
 from scorematching.fields import Field, as_field
 from scorematching.objectives import ScoreMatching
@@ -153,7 +153,15 @@ def _in_batches(
     check_count(limits[0], "batch_size", "it limits memory; 1024 suits most models")
     check_repeats(field.model.evaluate, rows[0], limited=limits[1] is not None)
     with torch.no_grad():
-        return in_chunks(lambda *batch: per_point(field, *batch), rows, *limits)
+        size = batch_for(field, rows[0], limits[0])
+        return in_chunks(lambda *batch: per_point(field, *batch), rows, size, limits[1])
+
+
+def batch_for(field: Field, x: Tensor, most: int) -> int:
+    """The number of points to evaluate at a time: all for a closure with covariates of each."""
+    if len(x) > most and needs_all_rows(field.model.evaluate, x):
+        return len(x)
+    return most
 
 
 def _score_error(field: Field, score: Vector, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from scorematching.domains import Box, Domain
+from scorematching.domains import Box, Domain, Simplex, Sphere
 
 NEAR = 0.1
 """Distance, in units of the median distance, below which points reach the boundary."""
@@ -44,7 +44,7 @@ def require_weight(region: Any, x: Tensor) -> None:
     Raises:
         ScaleError: naming the column and a weight that suits it.
     """
-    if not isinstance(region, (Box, Domain)):
+    if not isinstance(region, (Box, Domain, Sphere)):
         return
     distances, slopes = _seen(region, x)
     for column, (distance, slope) in enumerate(zip(distances.T, slopes.T)):
@@ -55,14 +55,20 @@ def require_weight(region: Any, x: Tensor) -> None:
         near = int((distance[known] <= NEAR * median).sum())
         varied = int((slope[known] != 0).sum())
         if varied < ENOUGH and near > 2 * varied + 2:
-            place = None if isinstance(region, Domain) else column
+            place = column if isinstance(region, Box) else None
             raise _refusal(region, place, near, varied, float(median))
 
 
 def _seen(region: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances to the boundary and slopes of the weight, one column for each weight."""
+    """Distances to the boundary and slopes of the weight, one column for each weight.
+
+    On the simplex distances are the least proportions themselves, not their square roots.
+    """
     if isinstance(region, Box):
         return region.distances(x).flatten(1), region.drift(x).flatten(1)
+    if isinstance(region, Sphere):
+        distance = region.depth(x).square() if isinstance(region, Simplex) else region.depth(x)
+        return distance[:, None], region.slope(x).flatten(1).abs().sum(1, keepdim=True)
     return region.depth(x)[:, None], region.drift(x).flatten(1).abs().sum(1, keepdim=True)
 
 
@@ -71,11 +77,21 @@ def _refusal(region: Any, column: int | None, near: int, varied: int, median: fl
     error = ScaleError(
         f"h must vary near the boundary, where {near} points{where} lie, got {region}, whose h is "
         f"constant at all but {varied} of them: its cap is far below the scale of the data, and "
-        f'the boundary would be ignored; use h="{_capped(region.h, median)}", or divide columns of '
-        "different units by their standard deviations"
+        f"the boundary would be ignored; use {_advice(region, median)}"
     )
     error.column, error.median = column, median
     return error
+
+
+def _advice(region: Any, median: float) -> str:
+    """A weight with its cap at the median distance."""
+    if isinstance(region, Sphere):
+        cap = median**0.5 if isinstance(region, Simplex) else median
+        return f"cap={cap:.2g}, or leave it out"
+    return (
+        f'h="{_capped(region.h, median)}", or divide columns of different units by their standard '
+        "deviations"
+    )
 
 
 def _capped(h: Any, distance: float) -> str:

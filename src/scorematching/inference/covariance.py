@@ -30,7 +30,8 @@ class Split(NamedTuple):
     """K, by the source of the variance of the gradient of one point.
 
     Attributes:
-        data: variance over points of the mean over directions, ``(P, P)``.
+        data: variance over points of the mean over directions, ``(P, P)``; of clusters N times the
+            variance of their shares in the mean.
         directions: mean over points of the variance over directions, ``(P, P)``.
     """
 
@@ -55,8 +56,10 @@ def sandwich(derivatives: Derivatives, weights: Tensor, groups: Tensor | None) -
     return 0.5 * (covariance + covariance.T)
 
 
-def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) -> Split:
-    """K in two parts, from repeated draws of the directions."""
+def split(
+    problem: Problem, theta: Tensor, groups: Tensor | None, generator: torch.Generator | None
+) -> Split:
+    """K in two parts, from repeated draws of the directions, which are independent in clusters."""
     scale = problem.num_points * problem.weights[:, None]
     total = square = torch.zeros(())
     for _ in range(REDRAWS):
@@ -65,8 +68,8 @@ def split(problem: Problem, theta: Tensor, generator: torch.Generator | None) ->
     mean = total / REDRAWS
     n, r = problem.num_points, REDRAWS
     within = (square - r * mean.T @ mean) / (n * (r - 1))
-    centred = mean - mean.mean(0)
-    return Split(centred.T @ centred / n - within / r, within)
+    both = n * meat(mean - mean.mean(0), torch.full((n,), 1 / n, dtype=mean.dtype), groups)
+    return Split(both - within / r, within)
 
 
 def require_variation(problem: Problem, found: Derivatives) -> None:

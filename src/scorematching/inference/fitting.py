@@ -9,7 +9,7 @@ replaced by independent ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scorematching._checks import check_generator
 from scorematching._memory import Budget, limited
-from scorematching.derivatives.repeats import check_repeats
+from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
@@ -27,7 +27,13 @@ from scorematching.inference.growth import require_variance
 from scorematching.inference.missing import ImportanceWeighted, require_draws
 from scorematching.inference.models.base import NamedModel
 from scorematching.inference.optimise import minimise, require_regular
-from scorematching.inference.parameters import Parametric, as_float64, column_names, parametric
+from scorematching.inference.parameters import (
+    Parametric,
+    as_float64,
+    column_names,
+    parametric,
+    require_same_order,
+)
 from scorematching.inference.pieces import ProblemInPieces
 from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.inference.result import FitResult, Setting
@@ -64,6 +70,7 @@ def fit(
     Args:
         model: an `nn.Module` ``x -> (N,)``, a `VectorField` around a score network, or a function
             ``f(theta, x)`` with theta a dict of tensors. The module itself is not changed.
+            Covariates of the rows may come in by closure, all of them in the order of X.
         X: points ``(N, *event)``: a tensor, an array or a table.
         objective: `ScoreMatching` by default; any loss of the law, or `MaximumLikelihood`.
         start: initial values by name; needed for a function, optional for a module.
@@ -75,8 +82,7 @@ def fit(
             observed in them, provided that entries are missing completely at random.
         cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
         generator: source of randomness of the directions; None is torch's default generator.
-        check: measure the model's smoothness and derivatives first; False saves time where the
-            same model is fitted again and again.
+        check: measure the model's smoothness and derivatives first; False saves time.
         max_memory: bytes that may be taken beside model and points, which is measured: rows are
             then evaluated in pieces. The gradients of all rows, N times P, are kept.
 
@@ -90,13 +96,13 @@ def fit(
     Reference: Hyvarinen (2005); Song et al. (2019), Theorem 3; Forbes and Lauritzen (2015).
 
     Example:
-        >>> from scorematching.inference.models import Gaussian
         >>> x = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
-        >>> result = fit(Gaussian(1, centred=True), x)
-        >>> abs(result.params["precision[0,0]"] - 1 / x.square().mean().item()) < 1e-12
-        True
+        >>> normal = lambda theta, x: -0.5 * theta["precision"] * x.square().sum(-1)
+        >>> abs(fit(normal, x, start={"precision": 1}).params[0] - 4 / x.square().sum()) < 1e-12
+        tensor(True)
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
+    require_same_order(X, cluster, "cluster")
     with limited(max_memory, "take fewer points, or a model of fewer parameters") as budget:
         problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
         if check:
@@ -119,10 +125,21 @@ def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitR
 
 def _in_pieces(problem: Problem, budget: Budget) -> Problem:
     """The problem in pieces that fit beside the gradients of all rows: two and a copy of them."""
+    x = problem.parts[0].x
+    _require_any_rows(problem.model, x, "max_memory must be None", "leave it out")
     gradients = 8 * problem.num_points * len(problem.model.names)
     budget.require(3 * gradients, "gradients of all rows take")
     limits = (budget.max_memory, budget.live + 3 * gradients)
     return ProblemInPieces(problem.model, problem.parts, problem.weights, *limits)
+
+
+def _require_any_rows(model: Parametric, x: Tensor, wanted: str, advice: str) -> None:
+    """Refuse a model that has a value for all rows only, where some of them are evaluated."""
+    if needs_all_rows(model.at(model.start), x):
+        raise ValueError(
+            f"{wanted} for a model that has a value for all {len(x)} rows together only, as with "
+            f"covariates in a closure, got {model.label}, which fails at two of them; {advice}"
+        )
 
 
 class Prepared(NamedTuple):
@@ -163,6 +180,7 @@ def prepare(
     if region is not None and not bool(x.isnan().any()):
         region.check(x)
     require_weight(region, x)
+    require_same_order(X, weights, "weights")
     found = as_weights(weights, len(x))
     _require_more_points(int((found > 0).sum()), own)
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))
@@ -232,6 +250,7 @@ def _parts(
             "missing values need a log-density of points (N, D), got "
             f"{'a score network' if model.vector else f'points {tuple(x.shape)}'}; drop the rows"
         )
+    _require_any_rows(model, x, "X must have no missing values", "drop these rows")
     weighted = ImportanceWeighted() if missing == "weighted" else missing
     return tuple(weighted.parts(x, objective, generator))
 
@@ -305,15 +324,18 @@ def check_model(problem: Problem) -> None:
         ValueError: if its values change from call to call, or with the other points.
     """
     complete = [part for part in problem.parts if part.view is unchanged]
-    few = tuple(_few(part) for part in complete) or problem.parts[:1]
     theta = problem.model.start.detach().requires_grad_()
+    call = problem.model.at(theta)
+    few = tuple(_few(part, call) for part in complete) or problem.parts[:1]
     for part in complete:
-        check_repeats(problem.model.at(theta), part.x)
+        check_repeats(call, part.x)
     Problem(problem.model, few, problem.weights).losses(theta, checked=True)
 
 
-def _few(part: Part) -> Part:
+def _few(part: Part, call: Callable[[Tensor], Tensor]) -> Part:
     """The points to be checked: the first ones, or those farthest from the boundary of a domain."""
+    if needs_all_rows(call, part.x):
+        return part
     domain = getattr(part.objective, "domain", None)
     depth = torch.zeros(len(part.x)) if domain is None else domain.depth(part.x)
     return part.take(depth.sort(descending=True, stable=True).indices[:CHECKED])

@@ -10,14 +10,18 @@ estimated as 1.00000001 with a standard error of 1e-8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching.domains import Box, weight_function
+from scorematching.derivatives.repeats import needs_all_rows
+from scorematching.domains import Box, Domain, weight_function
+from scorematching.domains.weights import gradient
 from scorematching.inference.optimise import Optimum
+from scorematching.inference.parameters import Parametric
 from scorematching.inference.problem import Part, Problem, unchanged
 from scorematching.objectives import ScoreMatching
 
@@ -33,22 +37,23 @@ STEP = 1e-4
 STEEPEST = 2.0
 """The largest alpha that is looked for."""
 
+NEWTON = 20
+"""Steps of a point to a depth; one does for a distance that is smooth."""
+
 
 class Edge(NamedTuple):
-    """A bound of a column.
+    """A part of the boundary.
 
     Attributes:
-        column: of the points.
-        sign: +1 for a lower bound, -1 for an upper one.
-        bound: its place.
+        place: what it is called in messages.
+        move: ``(points, distance) -> points`` at that distance from it.
         nearest: distance of the nearest point that is not on it, to rounding.
         mean: distance of the points.
         power: a, of d in the chance of a distance below d, one standard error above its estimate.
     """
 
-    column: int
-    sign: float
-    bound: float
+    place: str
+    move: Callable[[Tensor, float], Tensor]
     nearest: float
     mean: float
     power: float
@@ -62,71 +67,118 @@ def require_variance(problem: Problem, optimum: Optimum) -> None:
         optimum: the estimates.
 
     Raises:
-        ValueError: naming the column and a weight that suits it.
+        ValueError: naming the bound and a weight that suits it.
     """
     part = next((part for part in problem.parts if part.view is unchanged), None)
-    box = getattr(part and part.objective, "domain", None)
-    if part is None or not isinstance(box, Box):
+    region = getattr(part and part.objective, "domain", None)
+    if part is None or not isinstance(region, (Box, Domain)):
         return
     x = part.x[problem.weights[part.rows] > 0]
-    edges = [edge for edge in _edges(box, x.flatten(1)) if edge.power < 2 * STEEPEST]
-    for edge, alpha in zip(edges, _growth(problem, optimum, x[:ROWS], box, edges)):
+    edges = _edges_of_box(region, x) if isinstance(region, Box) else _edges_of_domain(region, x)
+    near = [edge for edge in edges if edge.power < 2 * STEEPEST]
+    rows = _rows(region, x)
+    if needs_all_rows(problem.model.at(optimum.theta), part.x):
+        rows = part.x
+    for edge, alpha in zip(near, _growth(problem, optimum, rows, region, near)):
         if edge.power < 2 * alpha:
-            raise _refusal(box, edge, alpha)
+            raise _refusal(region, edge, alpha)
 
 
-def _edges(box: Box, x: Tensor) -> Iterator[Edge]:
-    """The finite bounds of points ``(N, D)``, where enough of these are near."""
-    count = max(10, min(NEAREST, len(x) // 10))
+def _rows(region: Box | Domain, x: Tensor) -> Tensor:
+    """The points that are moved: the first ones, or those nearest to the boundary of any set."""
+    if isinstance(region, Box):
+        return x[:ROWS]
+    depth = region.depth(x)
+    inside = (depth > 0).nonzero()[:, 0]
+    return x[inside[depth[inside].argsort()[:ROWS]]]
+
+
+def _edges_of_box(box: Box, x: Tensor) -> Iterator[Edge]:
+    """The finite bounds of points ``(N, *event)``, where enough of these are near."""
+    flat = x.flatten(1)
     for sign, bounds in ((1.0, box.lower), (-1.0, box.upper)):
-        each = torch.as_tensor(bounds, dtype=x.dtype).expand(x.shape[1])
+        each = torch.as_tensor(bounds, dtype=x.dtype).expand(flat.shape[1])
         for column in each.isfinite().nonzero()[:, 0].tolist():
             bound = float(each[column])
-            distance = sign * (x[:, column] - bound)
-            near = distance[distance > 0].sort().values[: count + 1]
-            if len(near) <= count:
-                continue
-            # Hill's estimate.
-            power = count / float((near[-1] / near[:-1]).log().sum().clamp_min(1e-9))
-            rounding = 1e6 * torch.finfo(x.dtype).eps * abs(bound)
-            places = (bound, max(float(near[0]), rounding), float(distance.mean()))
-            yield Edge(column, sign, *places, power * (1 + count**-0.5))
+            place = f"the {'lower' if sign > 0 else 'upper'} bound of column {column}"
+            move = partial(_at_bound, column, sign, bound)
+            rounding = torch.finfo(x.dtype).eps * abs(bound)
+            yield from _edge(place, move, sign * (flat[:, column] - bound), rounding)
+
+
+def _edges_of_domain(domain: Domain, x: Tensor) -> Iterator[Edge]:
+    """The boundary of any set, if enough points are near."""
+    depth, rows = domain.depth(x), _rows(domain, x)
+    moved = domain.depth(rows * (1 + 8 * torch.finfo(x.dtype).eps))
+    rounding = (moved - domain.depth(rows)).abs().amax() / 8 if len(rows) else 0.0
+    yield from _edge("the boundary", partial(_at_depth, domain), depth, float(rounding))
+
+
+def _edge(
+    place: str, move: Callable[[Tensor, float], Tensor], distance: Tensor, rounding: float
+) -> Iterator[Edge]:
+    """An edge, from distances ``(N,)`` and their rounding error; the power by Hill's estimate."""
+    count = max(10, min(NEAREST, len(distance) // 10))
+    near = distance[distance > 0].sort().values[: count + 1]
+    if len(near) > count:
+        power = count / float((near[-1] / near[:-1]).log().sum().clamp_min(1e-9))
+        nearest = max(float(near[0]), 1e6 * rounding)
+        yield Edge(place, move, nearest, float(distance.mean()), power * (1 + count**-0.5))
+
+
+def _at_bound(column: int, sign: float, bound: float, x: Tensor, distance: float) -> Tensor:
+    """Points at a distance from a bound of a column."""
+    flat = x.flatten(1).clone()
+    flat[:, column] = bound + sign * distance
+    return flat.reshape(x.shape)
+
+
+def _at_depth(domain: Domain, x: Tensor, depth: float) -> Tensor:
+    """Points at a depth, by Newton steps along its slope; those that do not arrive stay."""
+    moved = x
+    for _ in range(NEWTON):
+        found, slope = gradient(domain.depth, moved)
+        length = slope.flatten(1).square().sum(1)
+        step = torch.where(length > 0, (depth - found) / length, 0.0)
+        moved = moved + slope * step.reshape(-1, *[1] * (x.ndim - 1))
+    arrived = (domain.depth(moved) / depth - 1).abs() < 0.5
+    return torch.where(arrived.reshape(-1, *[1] * (x.ndim - 1)), moved, x)
 
 
 def _growth(
-    problem: Problem, optimum: Optimum, rows: Tensor, box: Box, edges: list[Edge]
+    problem: Problem, optimum: Optimum, rows: Tensor, region: Box | Domain, edges: list[Edge]
 ) -> list[float]:
     """alpha, the power of 1 / d by which gradients grow, for every edge."""
     if not edges:
         return []
-    moved = []
-    for edge in edges:
-        for distance in (edge.nearest, STEP * edge.nearest):
-            flat = rows.flatten(1).clone()
-            flat[:, edge.column] = edge.bound + edge.sign * distance
-            moved.append(flat.reshape(rows.shape))
-    x = torch.cat(moved)
-    probes = Part(torch.arange(len(x)), x, ScoreMatching(domain=box))
+    moved = [edge.move(rows, d) for edge in edges for d in (edge.nearest, STEP * edge.nearest)]
     own, gradients = problem.weights, optimum.derivatives.gradients
     # One combination of the parameters, each in units of its gradient, costs one pass for all.
     size = (own @ gradients.square()).sqrt()
     u = torch.randn(size.shape, generator=torch.Generator().manual_seed(0), dtype=size.dtype)
     u = torch.where(size > 0, u / size, 0.0)
     usual = (own @ (gradients @ u).square()).sqrt()
-    found = Problem(problem.model, (probes,), torch.ones(len(x), dtype=x.dtype))
-    values = found.gradients_along(optimum.theta, u).abs().reshape(len(edges), 2, -1)
+    together = moved if len(rows) > ROWS else [torch.cat(moved)]
+    found = torch.cat([_along(problem.model, optimum.theta, u, x, region) for x in together])
+    values = found.abs().reshape(len(edges), 2, -1)
     ratios = (values[:, 1] + usual) / (values[:, 0] + usual)
     return [math.log(ratio) / -math.log(STEP) for ratio in ratios.median(1).values.tolist()]
 
 
-def _refusal(box: Box, edge: Edge, alpha: float) -> ValueError:
+def _along(model: Parametric, theta: Tensor, u: Tensor, x: Tensor, region: Box | Domain) -> Tensor:
+    """Gradients of exact score matching at points, along parameters u, ``(N,)``."""
+    probes = Part(torch.arange(len(x)), x, ScoreMatching(domain=region))
+    ones = torch.ones(len(x), dtype=x.dtype)
+    return Problem(model, (probes,), ones).gradients_along(theta, u)
+
+
+def _refusal(region: Box | Domain, edge: Edge, alpha: float) -> ValueError:
     """The error, with a power of the distance that makes gradients bounded."""
     distance = edge.nearest * torch.tensor([STEP, 1.0], dtype=torch.float64)
-    low, high = weight_function(box.h)(distance).log().tolist()
+    low, high = weight_function(region.h)(distance).log().tolist()
     power = math.ceil(2 * ((high - low) / -math.log(STEP) + min(alpha, 1.0)) - 0.2) / 2
-    side = "lower" if edge.sign > 0 else "upper"
     return ValueError(
-        f"h must vanish faster at the {side} bound of column {edge.column}, got {box}, with which "
+        f"h must vanish faster at {edge.place}, got {region}, with which "
         f"gradients of the loss grow like d^-{alpha:.2g} at the distance d, where the score is "
         f"infinite, and points reach too near (the chance of less than d falls like "
         f"d^{edge.power:.2g}): standard errors do not exist; use "

@@ -88,7 +88,8 @@ def _measured(setting: Any, count: int) -> Split:
     objective = replace(setting.objective, num_projections=count)
     parts = tuple(replace(p, objective=objective) for p in setting.problem.parts)
     problem = replace(setting.problem, parts=parts)
-    return split(problem, setting.optimum.theta, torch.Generator().manual_seed(setting.seed))
+    generator = torch.Generator().manual_seed(setting.seed)
+    return split(problem, setting.optimum.theta, setting.groups, generator)
 
 
 def _diagonal(hessian: Tensor, k: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -76,6 +76,9 @@ class ImportanceWeighted:
             columns = lost.all(0).nonzero()[:, 0].tolist()
             raise ValueError(f"every column of X must have an entry, got none in {columns}")
         box = _box(objective)
+        if box is not None:  # comparisons with NaN are false
+            outside = (box.distances(x) < 0).any(1)
+            refuse_rows(outside, f"x must lie in {box}", "drop or correct these rows")
         patterns, index = lost.unique(dim=0, return_inverse=True)
         parts = []
         for number, pattern in enumerate(patterns):

@@ -32,6 +32,9 @@ MAX_REFINEMENTS = 10
 ROUNDING = 1e-10
 """Share of a parameter below which a step to a closed form is rounding."""
 
+SINGLE = 1e-5
+"""Share of the gradients of points that single precision leaves of them in their mean."""
+
 NOT_SHRUNK = 1e-3
 """Share of the step before from which a step is no rounding: the loss is not quadratic."""
 
@@ -246,11 +249,19 @@ def _damped(
 
 
 def _not_converged(problem: Problem, found: Derivatives, steps: int) -> NotConvergedError:
+    advice = (
+        "choose a start nearer to the minimum, or another parametrisation (log-scales, for example)"
+    )
+    size = (problem.weights @ found.gradients.square()).sqrt()
+    if bool((found.gradient.abs() <= SINGLE * size).all()):
+        advice = (
+            "it is as small as rounding in single precision leaves it: write covariates and other "
+            "numbers of the model in float64"
+        )
     return NotConvergedError(
         "the fit must converge to a minimum, got a gradient of largest entry "
         f"{found.gradient.abs().max():.2g} after {steps} Newton step{'s' * (steps != 1)}"
-        f"{_far_columns(problem, beyond=100)}; choose a start nearer to the minimum, or another "
-        "parametrisation (log-scales, for example)"
+        f"{_far_columns(problem, beyond=100)}; {advice}"
     )
 
 

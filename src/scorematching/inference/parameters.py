@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -19,6 +20,11 @@ Theta = dict[str, Tensor]
 """Parameters by name."""
 
 
+def none_of(theta: Theta) -> Sequence[str]:
+    """No parameter."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Parametric:
     """A model whose parameters are one flat vector ``(P,)`` of float64 numbers.
@@ -30,6 +36,7 @@ class Parametric:
         start: initial values ``(P,)``.
         label: name of the model.
         vector: whether the model is a score network.
+        too_steep: names of estimates with which the model has no finite integral.
     """
 
     call: Callable[[Theta, Tensor], Tensor]
@@ -38,6 +45,7 @@ class Parametric:
     start: Tensor
     label: str
     vector: bool = False
+    too_steep: Callable[[Theta], Sequence[str]] = none_of
 
     def unflatten(self, flat: Tensor) -> Theta:
         """The vector of all numbers as named parameters."""
@@ -97,7 +105,8 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
         values[name] = _replacement(name, value, values)
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     call = partial(_call_module, own)
-    return _assemble(call, values, entries, type(module).__name__, vector)
+    found = _assemble(call, values, entries, type(module).__name__, vector)
+    return replace(found, too_steep=getattr(own, "too_steep", none_of))
 
 
 def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:
@@ -188,6 +197,21 @@ def column_names(X: Any) -> tuple[str, ...] | None:
     """Names of the columns of a data frame; None if there are none."""
     names = tuple(getattr(X, "columns", ()))
     return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def require_same_order(X: Any, values: Any, name: str) -> None:
+    """Refuse a column of pandas that has the index of X in another order.
+
+    Raises:
+        ValueError: if it does; values of the rows would be those of other rows.
+    """
+    if not hasattr(X, "iloc") or not hasattr(values, "iloc") or X.index.equals(values.index):
+        return
+    if len(X) == len(values) and Counter(X.index) == Counter(values.index):
+        raise ValueError(
+            f"{name} must have its rows in the order of those of X, got the same index in another "
+            f"order; use {name}.loc[X.index], or {name}.to_numpy() if it is in order all the same"
+        )
 
 
 def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:

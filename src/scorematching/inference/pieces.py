@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scorematching._memory import Chunks
+from scorematching.domains.base import rows_of_table
 from scorematching.inference.problem import Derivatives, Problem
 
 
@@ -61,6 +62,7 @@ class ProblemInPieces(Problem):
             def answer(places: Tensor, part: Any = part) -> tuple[Tensor, Any]:
                 piece = part.take(places)
                 own = replace(piece, rows=torch.arange(len(places)))
-                return piece.rows, ask(Problem(self.model, (own,), self.weights[piece.rows]))
+                with rows_of_table(piece.rows, self.num_points):
+                    return piece.rows, ask(Problem(self.model, (own,), self.weights[piece.rows]))
 
             yield from self.chunks[key](answer, torch.arange(size))

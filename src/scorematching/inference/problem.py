@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching.domains.base import rows_of_table
 from scorematching.inference.parameters import Parametric
 from scorematching.objectives.base import Objective
 
@@ -99,10 +100,11 @@ class Problem:
     def losses(self, theta: Tensor, checked: bool = False) -> Tensor:
         """The loss of every row, ``(N,)``."""
         call = self.model.at(theta)
-        losses = [
-            part.objective.loss(self.model.field(part.view(call), checked), part.x, part.noise)
-            for part in self.parts
-        ]
+        losses = []
+        for part in self.parts:
+            field = self.model.field(part.view(call), checked)
+            with rows_of_table(part.rows, self.num_points):
+                losses.append(part.objective.loss(field, part.x, part.noise))
         if len(self.parts) == 1:
             return losses[0]
         order = torch.cat([part.rows for part in self.parts]).argsort()

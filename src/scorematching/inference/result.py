@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorematching.domains.base import Region
 from scorematching.fields import Field
-from scorematching.inference.covariance import Split, split
+from scorematching.inference.covariance import Split, meat, split
 from scorematching.inference.estimates import Array, Estimates, transformed
 from scorematching.inference.how_many import HowMany, how_many_projections
 from scorematching.inference.optimise import Optimum
@@ -60,7 +60,8 @@ class Setting:
         """K by source; None for an objective without noise."""
         if self.problem.parts[0].noise is None:
             return None
-        return split(self.problem, self.optimum.theta, torch.Generator().manual_seed(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
+        return split(self.problem, self.optimum.theta, self.groups, generator)
 
 
 class FitResult(Estimates):
@@ -125,11 +126,14 @@ class FitResult(Estimates):
 
     @property
     def K(self) -> Array:
-        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``."""
+        """The variance of the (weighted) gradient of one point's loss, ``(P, P)``.
+
+        Of clusters, N times the variance of their shares in the mean: with it the covariance of the
+        estimates is ``H^-1 K H^-1 / N``.
+        """
         setting = self._setting
-        rows = setting.optimum.derivatives.gradients
-        rows = rows * setting.problem.weights[:, None] * self.nobs
-        return (rows.T @ rows / self.nobs).numpy()
+        rows, weights = setting.optimum.derivatives.gradients, setting.problem.weights
+        return (self.nobs * meat(rows, weights, setting.groups)).numpy()
 
     @property
     def K_split(self) -> Split | None:
@@ -237,7 +241,12 @@ class FitResult(Estimates):
         )
 
     def _notes(self) -> tuple[str, ...]:
-        return (*self._few_clusters(), *self._noise())
+        return (*self._no_density(), *self._few_clusters(), *self._noise())
+
+    def _no_density(self) -> tuple[str, ...]:
+        names = ", ".join(self._setting.model.too_steep(self.theta))
+        why = "its integral is infinite near zero, by a power of -1 or less"
+        return (f"Not a density: {why}, {names}.",) if names else ()
 
     def _few_clusters(self) -> tuple[str, ...]:
         groups = self._setting.groups

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
-from scorematching.domains.base import Region
-from scorematching.errors import NotConvergedError
+from scorematching.domains.base import Region, refuse_rows
+from scorematching.errors import NotConvergedError, SingularInformationError
 from scorematching.inference.covariance import meat
 from scorematching.inference.fitting import Prepared, check_model, prepare
 from scorematching.inference.growth import require_variance
 from scorematching.inference.optimise import Optimum, minimise
-from scorematching.inference.parameters import Parametric, Theta
+from scorematching.inference.parameters import Parametric, Theta, as_float64
 from scorematching.inference.problem import Problem, jacobian
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives.base import Objective
@@ -74,6 +74,7 @@ def fit_robust(
         True
     """
     check_positive(power, "power", "0.1 is a start; fit(...) is the case of power zero")
+    _refuse_missing(X)
     prepared = prepare(model, X, objective, start, None, domain, None, generator)
     own = prepared.problem.model
     if own.vector:
@@ -90,6 +91,12 @@ def fit_robust(
     return _result(
         prepared, _weighted(problem, theta, x, power, weight), theta, iterations, power, weight
     )
+
+
+def _refuse_missing(X: Any) -> None:
+    """Refuse incomplete rows, which `fit` alone can use."""
+    x = torch.atleast_2d(as_float64(X, "X"))
+    refuse_rows(x.isnan().flatten(1).any(1), "X must have no missing values", "drop these rows")
 
 
 def _weights(
@@ -110,7 +117,7 @@ def _iterate(problem: Problem, x: Tensor, power: float, weight: LogWeight) -> tu
     theta = minimise(problem).theta
     for iteration in range(1, MAX_ITERATIONS + 1):
         model = replace(problem.model, start=theta)
-        found = minimise(_weighted(replace(problem, model=model), theta, x, power, weight)).theta
+        found = _minimum(_weighted(replace(problem, model=model), theta, x, power, weight), power)
         change = (found - theta).abs().max()
         theta = found
         if change <= TOLERANCE * theta.abs().max():
@@ -119,6 +126,24 @@ def _iterate(problem: Problem, x: Tensor, power: float, weight: LogWeight) -> tu
         f"weights and parameters must settle, got a change of {float(change):.2g} after "
         f"{MAX_ITERATIONS} turns; choose a smaller power"
     )
+
+
+def _minimum(problem: Problem, power: float) -> Tensor:
+    """The parameters for given weights.
+
+    Raises:
+        NotConvergedError: if the weights leave too few points.
+    """
+    try:
+        return minimise(problem).theta
+    except SingularInformationError as error:
+        count = 1 / float(problem.weights.square().sum())
+        raise NotConvergedError(
+            f"weights of power {power:g} must leave more points than the model has parameters "
+            f"({len(problem.model.names)}), got weights with which {count:.2g} of "
+            f"{problem.num_points} count, about which the density has become a peak; choose a "
+            "smaller power"
+        ) from error
 
 
 def _result(

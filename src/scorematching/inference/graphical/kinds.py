@@ -77,14 +77,15 @@ class Weight:
             )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``h(x)`` and ``h'(x)`` at every entry."""
+        """``h(x)`` and ``h'(x)`` at every entry; the mean of both slopes at the cut."""
         if self.name == "log":
             h, slope = torch.log1p(x), 1 / (1 + x)
         elif self.name == "x^2":
             h, slope = x**2, 2 * x
         else:
             h, slope = x, torch.ones_like(x)
-        return h.clamp(max=self.cut), torch.where(h < self.cut, slope, 0.0)
+        below = 0.5 * ((h < self.cut).to(h) + (h <= self.cut).to(h))
+        return h.clamp(max=self.cut), below * slope
 
 
 def find_kind(name: str) -> Kind:

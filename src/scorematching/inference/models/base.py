@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_count
 from scorematching.domains.base import Region
+from scorematching.inference.parameters import Theta
 
 
 class NamedModel(nn.Module):
@@ -34,6 +35,10 @@ class NamedModel(nn.Module):
         """Parameters whose initial values depend on the points ``(N, D)``."""
         return {}
 
+    def too_steep(self, theta: Theta) -> list[str]:
+        """Names of estimates with which the function has no finite integral near the boundary."""
+        return []
+
 
 def in_units(filters: Tensor, first: Tensor, x: Tensor) -> Tensor:
     """Filters in units of the columns of x; those that are not the first ones stay as they are.
@@ -44,6 +49,12 @@ def in_units(filters: Tensor, first: Tensor, x: Tensor) -> Tensor:
         return filters.detach()
     scale = x.square().nanmean(0).sqrt()
     return first / torch.where(scale > 0, scale, 1.0)
+
+
+def powers_below(theta: Theta, name: str) -> list[str]:
+    """Names of the entries of a vector of powers that are -1 or less."""
+    powers = theta.get(name, torch.zeros(0))
+    return [f"{name}[{i}]" for i in (powers <= -1).nonzero()[:, 0].tolist()]
 
 
 class Symmetric:

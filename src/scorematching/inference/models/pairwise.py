@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from scorematching._checks import is_number
 from scorematching.domains import PositiveOrthant
 from scorematching.domains.base import Region
-from scorematching.inference.models.base import NamedModel, Symmetric
+from scorematching.inference.models.base import NamedModel, Symmetric, powers_below
 from scorematching.inference.parameters import Theta
 
 
@@ -83,6 +83,10 @@ class PairwiseInteraction(NamedModel):
     def interaction_matrix(self, theta: Theta) -> Tensor:
         """K ``(D, D)``, for `FitResult.function`."""
         return self._symmetric.matrix(theta["interaction"])
+
+    def too_steep(self, theta: Theta) -> list[str]:
+        """For b = 0, ``x^linear`` has a finite integral near zero above -1 only, unless a = 0."""
+        return powers_below(theta, "linear") if self.b == 0 < self.a else []
 
 
 def _power(x: Tensor, power: float) -> Tensor:

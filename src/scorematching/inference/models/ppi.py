@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scorematching.domains import Simplex
 from scorematching.domains.base import Region
-from scorematching.inference.models.base import NamedModel, Symmetric
+from scorematching.inference.models.base import NamedModel, Symmetric, powers_below
 from scorematching.inference.parameters import Theta
 
 
@@ -25,7 +25,9 @@ class PPI(NamedModel):
         beta: fixed powers above -1, one for each proportion; None estimates them.
         linear: whether there is a term ``b.x_L``.
         interaction: whether there is a term ``x_L' A x_L``.
-        domain: the simplex with a weight.
+        domain: the simplex with a weight; by default the squared distance from the boundary,
+            without a cap. Scealy and Wood have a cap of 0.01, which suits proportions with many
+            zeros only.
 
     Reference: Scealy and Wood (2023), Score matching for compositional distributions.
 
@@ -46,7 +48,7 @@ class PPI(NamedModel):
         domain: Region | None = None,
     ) -> None:
         """Start at the tilt alone."""
-        super().__init__(dim, Simplex(cap=0.01) if domain is None else domain)
+        super().__init__(dim, Simplex() if domain is None else domain)
         if dim < 2:
             raise ValueError(f"dim must be at least 2, got {dim}; proportions sum to one")
         self._symmetric = Symmetric(dim - 1)
@@ -69,6 +71,10 @@ class PPI(NamedModel):
     def interaction_matrix(self, theta: Theta) -> Tensor:
         """A, ``(D - 1, D - 1)``, for `FitResult.function`."""
         return self._symmetric.matrix(theta["A"])
+
+    def too_steep(self, theta: Theta) -> list[str]:
+        """``x^beta`` has a finite integral near zero above -1 only."""
+        return powers_below(theta, "beta")
 
 
 def _powers(beta: Any, dim: int) -> Tensor:
