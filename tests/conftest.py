@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from scorematching.cli import main
+from scorematching.datasets.files import ENVIRONMENT_VARIABLE
 
 
 @pytest.fixture
@@ -25,6 +26,13 @@ def same_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def only_named_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Data files are searched only in the folders that a test names."""
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

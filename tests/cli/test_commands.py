@@ -16,7 +16,7 @@ import scorematching as sm
 from scorematching.cli import main
 from scorematching.runs import open_run
 
-QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
+QUICK = ["--model", "mlp", "--max-minutes", "1e-7"]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from scorematching.cli import main
 from scorematching.cli.files import write_frame
 from scorematching.runs import open_run
 
-QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]
+QUICK = ["--model", "mlp", "--max-minutes", "1e-7"]
 X = np.random.default_rng(0).normal(size=(60, 3))
 FRAME = pd.DataFrame(X, columns=list("abc"))
 

@@ -17,7 +17,7 @@ from scorematching.cli import main
 from scorematching.cli.options import bytes_of
 from scorematching.runs import open_run
 
-QUICK = ["--model", "mlp", "--max-minutes", "0.0001"]  # the Gaussian alone
+QUICK = ["--model", "mlp", "--max-minutes", "1e-7"]  # the Gaussian alone
 
 
 def about(run: Path) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def test_time_is_honoured_and_baselines_that_are_better_are_named(
 
 def test_score_network(small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
-    quick = ["--model", "score", "--max-minutes", "0.0001"]
+    quick = ["--model", "score", "--max-minutes", "1e-7"]
     assert main(["fit", str(small_table), "--out", str(out), *quick]) == 0
     found = about(out)
     assert found["kind"] == "score" and found["held_out"]["methods"][0]["log_likelihood"] is None

@@ -32,4 +32,4 @@ def test_a_column_with_a_comma_in_its_name(
     table = tmp_path / "t.csv"
     pd.read_csv(small_table).rename(columns={"a": "length, cm"}).to_csv(table, index=False)
     words = ["fit", str(table), "--out", str(tmp_path / "run"), "--columns", 'b,"length, cm"']
-    assert main([*words, "--model", "mlp", "--max-minutes", "0.0001"]) == 0
+    assert main([*words, "--model", "mlp", "--max-minutes", "1e-7"]) == 0

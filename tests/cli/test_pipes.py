@@ -40,7 +40,7 @@ def unread() -> Iterator[TextIO]:
         ["compare", "RUN", "RUN"],
         ["score", "RUN", "TABLE", "--out", "scored.csv"],
         ["sample", "RUN", "10", "--out", "samples.csv"],
-        ["fit", "TABLE", "--out", "new", "--model", "mlp", "--max-minutes", "0.0001"],
+        ["fit", "TABLE", "--out", "new", "--model", "mlp", "--max-minutes", "1e-7"],
     ],
     ids=" ".join,
 )
@@ -78,7 +78,7 @@ def test_a_fit_whose_progress_nobody_reads_leaves_no_folder(
     monkeypatch.setattr(sys, "stdout", unread)
     monkeypatch.setattr(sys, "stderr", unread)
     words = ["fit", str(small_table), "--out", str(tmp_path / "run"), "--model", "mlp"]
-    assert main([*words, "--max-minutes", "0.0001"]) == READER_GONE
+    assert main([*words, "--max-minutes", "1e-7"]) == READER_GONE
     assert not list(tmp_path.iterdir())
 
 

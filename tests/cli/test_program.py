@@ -33,6 +33,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"scorematching {scorematching.__version__}\n"
 
 
+@pytest.mark.usefixtures("only_named_folders")
 def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["datasets", "--data-dir", str(tmp_path)]) == 0
     states = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
@@ -40,6 +41,7 @@ def test_datasets_says_what_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert states["whitewine"] == "not found; --download whitewine fetches it"
 
 
+@pytest.mark.usefixtures("only_named_folders")
 def test_datasets_downloads_with_a_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,19 +28,15 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+pytestmark = pytest.mark.usefixtures("only_named_folders")
+
+
 def load_stored(name: str, dtype: torch.dtype = torch.float64) -> Dataset:
     """A stored dataset; skips the test if its file is missing."""
     try:
         return load(name, STORED, dtype=dtype)
     except DataNotFoundError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(autouse=True)
-def no_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Search only the folders that a test names."""
-    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
