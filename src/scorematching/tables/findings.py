@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
@@ -118,7 +119,7 @@ def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     shown = listed(f"{name} {value:g}" for name, value in pairs if value == value)
     if shown:
         yield Finding(
-            f"one value in many rows ({shown})",
+            f"one value in several rows ({shown})",
             "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
             "it means missing, or fit rows with and without it apart",
         )
@@ -146,7 +147,7 @@ def _wide(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
 def _collinear(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     if len(names) < 2:
         return
-    correlations = torch.corrcoef(x[:_MAX_ROWS].T).abs().triu(1).nan_to_num()
+    correlations = torch.corrcoef(some_rows(x, _MAX_ROWS).T).abs().triu(1).nan_to_num()
     pairs = (correlations > _CLOSE).nonzero().tolist()
     if pairs:
         shown = listed(f"{names[a]} and {names[b]} {correlations[a, b]:.3f}" for a, b in pairs)

@@ -303,7 +303,7 @@ def test_ranking_needs_no_log_z():
     """Benign against malignant tumours: the density of benign ones ranks well."""
     X, benign = load_breast_cancer(return_X_y=True)
     estimator = DensityEstimator("none", base="student-t")
-    with pytest.warns(UserWarning, match=r"many rows with one value \(0, 0"):  # no concavity
+    with pytest.warns(UserWarning, match=r"several rows with one value \(0, 0"):  # no concavity
         estimator.fit(X[benign == 1])
     auc = roc_auc_score(benign, estimator.unnormalised_log_density(X))
     assert auc > 0.94
