@@ -36,6 +36,7 @@ def with_value(row: int, value: Any) -> list[Any]:
         ([None] * 60, "empty", "column without values (c)"),
         (range(1, 61), "numbers the rows", "column that numbers the rows (c)"),
         (range(1001, 1061), "numbers the rows", "column that numbers the rows (c)"),
+        (range(60, 0, -1), "numbers the rows", "column that numbers the rows (c)"),
         ([7.5] * 60, "constant", "constant (c)"),
         (X.sum(1), "follows from others", "linear function of other columns (c)"),
         (np.arange(60) // 5, "modelled", "rounded or discrete (c 12 values)"),
@@ -150,6 +151,7 @@ def test_noise_is_half_a_gap_wide_and_can_be_left_out() -> None:
     [
         (lambda: table(c=with_value(6, "?")), {}, r"column 'c' .* except for '\?' in row 7"),
         (lambda: table(c=with_value(6, np.inf)), {}, "column 'c' has an infinite value in row 7"),
+        (lambda: table(c=[np.inf] * 60), {}, "column 'c' has an infinite value in row 1;"),
         (lambda: table(c=["x"] * 60), {"columns": ["a", "c"]}, "column 'c' must hold numbers"),
         (lambda: table(), {"columns": ["a", "z"]}, "'z', which the table does not have; there are"),
         (lambda: table(height=1.0), {"columns": ["heigth"]}, "did you mean 'height'"),

@@ -66,6 +66,9 @@ def test_names_of_rows_are_kept_as_written(tmp_path: Path) -> None:
     labels = labels_of(read(path))
     assert list(labels) == ["zip", "long"] and labels["zip"].tolist() == ["01234", "00007"]
     assert labels["long"].tolist()[0] == long
+    path.write_text("country,note,gone,x\nNA,,NA,0.5\nDE,ok,,NA\n")  # Namibia
+    labels = labels_of(read(path))
+    assert list(labels) == ["country"] and labels["country"].tolist() == ["NA", "DE"]
     path = tmp_path / "t.parquet"
     FRAME.set_axis([["x", "y", "z"], [1, 2, 3]]).to_parquet(path)
     assert labels_of(read(path)).shape == (3, 2)
