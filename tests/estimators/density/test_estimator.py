@@ -289,6 +289,12 @@ def test_unusual_rows():
     assert (quick().fit_predict(table(100)) == -1).sum() == 10
 
 
+def test_the_share_of_unusual_rows_is_that_of_the_rows_without_noise():
+    """The threshold was that of rows with the noise of the fit: 1 % was unusual in place of 25 %."""
+    x = table(400)
+    assert (quick(noise=1.0, contamination=0.25).fit_predict(x) == -1).sum() == 100
+
+
 @pytest.mark.parametrize("columns", [1, 5])
 def test_the_row_with_a_wrong_value_is_the_most_unusual(columns):
     """A component of a mixture lay on it, and it was the most usual of all."""
