@@ -20,6 +20,10 @@ LINEAR = "linear function of other columns"
 NONLINEAR = "nonlinear function of other columns"
 """Findings about columns that determine each other, which some families ask for."""
 
+ROUNDED, SHARED = "rounded or discrete", "one value in several rows"
+NOISY = (ROUNDED, SHARED)
+"""Findings about values that need noise to have a density."""
+
 _CLOSE = 0.98
 _MAX_ROWS = 10_000
 
@@ -109,7 +113,7 @@ def _rounded(
     done = "uniform noise fills the gaps, since rounded values have no density"
     if not dequantise:
         done = "left as they are when rows are evaluated; a density has noise over the gaps"
-    yield Finding(f"rounded or discrete ({named})", done)
+    yield Finding(f"{ROUNDED} ({named})", done)
 
 
 def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
@@ -119,7 +123,7 @@ def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     shown = listed(f"{name} {value:g}" for name, value in pairs if value == value)
     if shown:
         yield Finding(
-            f"one value in several rows ({shown})",
+            f"{SHARED} ({shown})",
             "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
             "it means missing, or fit rows with and without it apart",
         )

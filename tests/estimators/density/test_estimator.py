@@ -290,7 +290,7 @@ def test_unusual_rows():
 
 
 def test_the_share_of_unusual_rows_is_that_of_the_rows_without_noise():
-    """The threshold was that of rows with the noise of the fit: 1 % was unusual in place of 25 %."""
+    """The threshold was that of rows with the noise of the fit: 8 % were unusual, not 25 %."""
     x = table(400)
     assert (quick(noise=1.0, contamination=0.25).fit_predict(x) == -1).sum() == 100
 
