@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -272,3 +273,10 @@ def test_copies_of_points_are_held_out_together():
     rest, held = estimator._prepared(X, torch.Generator().manual_seed(0))
     assert len(rest) == 5 * 36 and len(held.unique(dim=0)) == len(held) == 4
     assert not (rest[:, None] == held).all(-1).any()
+
+
+def test_bytes_in_another_order_are_taken(X):
+    """Of a data frame, as of a FITS file; the error was one of torch."""
+    frame = pd.DataFrame(X.astype(">f8"))
+    found = SteinScoreEstimator().fit(frame).grad_log_density(frame)
+    np.testing.assert_array_equal(found, SteinScoreEstimator().fit(X).grad_log_density(X))

@@ -165,6 +165,13 @@ def test_refusals(tmp_path: Path, name: str, content: bytes, message: str) -> No
     assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+def test_bytes_in_another_order_are_read(tmp_path: Path) -> None:
+    """As FITS files and IDL have them; the error was one of pandas."""
+    np.save(tmp_path / "t.npy", np.arange(4.0).reshape(2, 2).astype(">f8"))
+    frame = read(tmp_path / "t.npy").frame
+    assert frame.to_numpy().tolist() == [[0, 1], [2, 3]] and frame.sum().tolist() == [2, 4]
+
+
 def test_objects_and_images_in_npy_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", np.zeros((2, 3, 3)))
     with pytest.raises(ValueError, match=r"shape \(2, 3, 3\)"):

@@ -306,7 +306,8 @@ def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
             f"{path} must be a table of numbers, shape (rows, columns), got shape {values.shape} "
             f"of {values.dtype}; reshape it first, for images to (N, height * width)"
         )
-    return pandas.DataFrame(values, columns=_numbered(values.shape[1])), ("npy",)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return pandas.DataFrame(native, columns=_numbered(values.shape[1])), ("npy",)
 
 
 def _read_dataset(name: str, data_dir: str | None) -> Loaded:
