@@ -33,6 +33,7 @@ LAYERS: list[set[str]] = [
         "_files",
         "_memory",
         "_random",
+        "_rows",
         "_tables",
         "_triton",
     },

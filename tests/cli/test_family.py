@@ -42,6 +42,20 @@ def test_estimates_are_those_of_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "with a parametric fit" in capsys.readouterr().err
 
 
+def test_rounded_columns_are_fitted_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table spoke of a density with noise, which a family does not have."""
+    x = np.random.default_rng(0).normal(size=(100, 2)).round(1)
+    x[:4, 0] = -999
+    pd.DataFrame(x, columns=["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
+    out = str(tmp_path / "run")
+    fit_it = ["fit", str(tmp_path / "t.csv"), "--out", out, "--family", "gaussian"]
+    assert main(fit_it) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("fitted as it is, without noise") == 2 and "a -999" in shown
+
+
 @pytest.mark.parametrize(("family", "message"), [("ppi", "Simplex"), ("bingham", "Sphere")])
 def test_rows_outside_the_domain_are_refused(
     family: str, message: str, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -262,3 +263,20 @@ def test_the_nu_method_works_in_chunks(monkeypatch, X):
     monkeypatch.setattr("scorematching.kernels.distances._MAX_ENTRIES", 700)
     found = KernelExpFamilyEstimator(method="nu").fit(X).grad_log_density(X)
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_copies_of_points_are_held_out_together():
+    """Training went on until the network had learned the copies of the points held out."""
+    once = np.random.default_rng(0).normal(size=(40, 2))
+    X = torch.tensor(np.tile(once, (5, 1)))
+    estimator = SlicedScoreEstimator()
+    rest, held = estimator._prepared(X, torch.Generator().manual_seed(0))
+    assert len(rest) == 5 * 36 and len(held.unique(dim=0)) == len(held) == 4
+    assert not (rest[:, None] == held).all(-1).any()
+
+
+def test_bytes_in_another_order_are_taken(X):
+    """Of a data frame, as of a FITS file; the error was one of torch."""
+    frame = pd.DataFrame(X.astype(">f8"))
+    found = SteinScoreEstimator().fit(frame).grad_log_density(frame)
+    np.testing.assert_array_equal(found, SteinScoreEstimator().fit(X).grad_log_density(X))

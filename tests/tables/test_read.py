@@ -66,6 +66,9 @@ def test_names_of_rows_are_kept_as_written(tmp_path: Path) -> None:
     labels = labels_of(read(path))
     assert list(labels) == ["zip", "long"] and labels["zip"].tolist() == ["01234", "00007"]
     assert labels["long"].tolist()[0] == long
+    path.write_text("country,note,gone,x\nNA,,NA,0.5\nDE,ok,,NA\n")  # Namibia
+    labels = labels_of(read(path))
+    assert list(labels) == ["country"] and labels["country"].tolist() == ["NA", "DE"]
     path = tmp_path / "t.parquet"
     FRAME.set_axis([["x", "y", "z"], [1, 2, 3]]).to_parquet(path)
     assert labels_of(read(path)).shape == (3, 2)
@@ -160,6 +163,13 @@ def test_refusals(tmp_path: Path, name: str, content: bytes, message: str) -> No
     with pytest.raises(ValueError, match=message) as refusal:
         read(path)
     assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_bytes_in_another_order_are_read(tmp_path: Path) -> None:
+    """As FITS files and IDL have them; the error was one of pandas."""
+    np.save(tmp_path / "t.npy", np.arange(4.0).reshape(2, 2).astype(">f8"))
+    frame = read(tmp_path / "t.npy").frame
+    assert frame.to_numpy().tolist() == [[0, 1], [2, 3]] and frame.sum().tolist() == [2, 4]
 
 
 def test_objects_and_images_in_npy_are_refused(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ class ScoreEstimator(BaseEstimator, ABC):
     def _place(self, values: NDArray[Any]) -> Tensor:
         """A copy in the estimator's dtype and on its device, since the caller may change X."""
         device = check_device(getattr(self, "device", None))
-        return torch.tensor(np.ascontiguousarray(values), dtype=self._dtype, device=device)
+        native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        return torch.tensor(native, dtype=self._dtype, device=device)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         """A generator on the estimator's device, from a seed or a generator of numpy's."""

@@ -13,6 +13,7 @@ from scorematching._checks import check_count, check_share
 from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator
+from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.time_limit import Clock, StopInTime, check_max_seconds
 from scorematching.fields import VectorField
 from scorematching.models.networks import ScoreNetwork
@@ -41,11 +42,12 @@ class SlicedScoreEstimator(ScoreEstimator):
     """A network for the score, trained by sliced score matching with variance reduction.
 
     The input of the network h is standardised; by the chain rule ``score(x) = h(z) / scale`` with
-    ``z = (x - mean) / scale``, coordinate by coordinate. Some points are held out, and the weights
-    with the least loss there are kept. An improvement counts only if it remains without the three
-    points whose losses fell most, because a single point on a spike of the estimated density can
-    have a loss of minus a hundred. Cost: that of training, and one pass of the network per point
-    afterwards. With a few hundred points or less, the kernel estimators are the safer choice.
+    ``z = (x - mean) / scale``, coordinate by coordinate. Some points are held out, with all their
+    copies, and the weights with the least loss there are kept. An improvement counts only if it
+    remains without the three points whose losses fell most, because a single point on a spike of
+    the estimated density can have a loss of minus a hundred. Cost: that of training, and one pass
+    of the network per point afterwards. With a few hundred points or less, the kernel estimators
+    are the safer choice.
 
     Args:
         hidden: widths of the hidden layers.
@@ -137,9 +139,12 @@ class SlicedScoreEstimator(ScoreEstimator):
         self.mean_, self.scale_ = standardise.mean, standardise.std
         z = standardise(x).to(_NETWORK_DTYPE)
         check_share(self.validation_fraction, "validation_fraction", "0.1 suits most data")
-        held_out = min(max(1, round(self.validation_fraction * len(z))), len(z) - 1)
-        order = torch.randperm(len(z), generator=generator, device=z.device)
-        return z[order[held_out:]], z[order[:held_out]]
+        place = _places(x, generator)
+        num = int(place.max()) + 1
+        held_out = min(max(1, round(self.validation_fraction * num)), num - 1)
+        order, count = place.argsort(stable=True), int((place < held_out).sum())
+        is_first = place[order].diff(prepend=place.new_tensor([-1])) > 0
+        return z[order[count:]], z[order[:count][is_first[:count]]]
 
     def _parts(self, objective: Objective, x: Tensor, batch_size: int, budget: Budget) -> int:
         """In how many parts a batch is evaluated, so that a training step fits into a budget.
@@ -184,6 +189,15 @@ class SlicedScoreEstimator(ScoreEstimator):
         if self.n_features_in_ <= _MAX_EXACT_DIM:
             return ScoreMatching()
         return SlicedScoreMatchingVR(num_projections=self.num_projections)
+
+
+def _places(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Places of points in a random order, ``(N,)``; copies of a point have the same."""
+    rows, group = x.unique(dim=0, return_inverse=True)
+    if len(rows) == len(x) or not are_copies(x):
+        group = torch.arange(len(x), device=x.device)
+    order = torch.randperm(int(group.max()) + 1, generator=generator, device=x.device)
+    return order.argsort()[group]
 
 
 class HeldOut:

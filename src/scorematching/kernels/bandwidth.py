@@ -4,6 +4,7 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, check_choice, check_count
 from scorematching._memory import Budget
+from scorematching._rows import some_rows
 from scorematching.kernels.distances import in_chunks, squared_distances
 from scorematching.kernels.radial import IMQ, RBF, Kernel
 
@@ -60,7 +61,7 @@ def median_bandwidth(
         include_diagonal: take all M^2 distances, including those of samples to themselves, and of
             these the (M^2 / 2)-th largest, as in the code released with the paper. For few
             samples it is smaller.
-        max_points: samples compared per set; larger sets are thinned evenly.
+        max_points: samples compared per set; of larger sets as many are taken.
         budget: of the computation.
 
     Raises:
@@ -72,7 +73,7 @@ def median_bandwidth(
         3.0
     """
     check_count(max_points, "max_points", "2000 samples determine a median well")
-    x = samples.detach()[..., :: -(-samples.shape[-2] // max_points), :]
+    x = some_rows(samples.detach(), max_points, dim=-2)
     num = x.shape[-2]
     if budget is not None:
         need = 3 * num * x.numel() // x.shape[-1] * x.element_size()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from scorematching._checks import check_count
+from scorematching._rows import some_rows
 from scorematching.plot.asking import Array, log_density_at, names_of, to_points
 from scorematching.plot.canvas import axes_or_new, legend_below, padded, tidy
 from scorematching.plot.palette import DATA, SAMPLES
@@ -95,7 +97,7 @@ def _contours(
     # Only the lighter half of the colours, so that points are seen on all of them.
     look = {"cmap": "Blues", "extend": "min", "vmin": -depth, "vmax": 0.7 * depth}
     filled = ax.contourf(a, b, heights, levels, **look)
-    shown = plane.coordinates(x[:: -(-len(x) // _MAX_DOTS)])
+    shown = plane.coordinates(x[some_rows(torch.arange(len(x)), _MAX_DOTS).numpy()])
     dots = {"s": 6 if len(shown) > 50 else 20, "alpha": 0.6, "linewidths": 0, "color": DATA}
     ax.scatter(*shown.T, **dots)
     ax.set(xlabel=plane.labels[0], ylabel=plane.labels[1], xlim=a[[0, -1]], ylim=b[[0, -1]])

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from scorematching._rows import some_rows
 from scorematching.plot.asking import (
     Array,
     check_columns,
@@ -113,7 +115,8 @@ def _panel(ax: Any, x: Array, y: Array | None, row: int, column: int) -> None:
             look = {"color": colour, "histtype": "step", "weights": each, "linewidth": 1.2}
             ax.hist(points[:, row], bins=_BINS, range=limits[0], label=label, **look)
         else:
-            shown = points[:: -(-len(points) // _MAX_DOTS)][:, [column, row]]
+            dots = some_rows(torch.arange(len(points)), _MAX_DOTS).numpy()
+            shown = points[dots][:, [column, row]]
             size = 4 if len(shown) > 100 else 12
             ax.scatter(*shown.T, s=size, alpha=0.4, linewidths=0, color=colour, label=label)
     ax.set_xlim(limits[0])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from scorematching._checks import check_count, check_positive
+from scorematching._rows import some_rows
 from scorematching.plot.asking import Array, names_of, score_at, to_points
 from scorematching.plot.canvas import axes_or_new, padded, tidy
 from scorematching.plot.palette import DATA, SAMPLES
@@ -76,7 +78,7 @@ def _arrows(
 ) -> None:
     """Data, and arrows where there are data."""
     a, b, pairs = plane.grid(x, num)
-    shown = plane.coordinates(x[:: -(-len(x) // _MAX_DOTS)])
+    shown = plane.coordinates(x[some_rows(torch.arange(len(x)), _MAX_DOTS).numpy()])
     pairs = _near(pairs, shown, plane, reach)
     arrows = plane.arrows(score_at(model, plane.points(pairs), data))
     lengths = plane.lengths(arrows)

@@ -10,12 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.datasets import Standardise
 from scorematching.distributions import Distribution, Gaussian, GaussianMixture
 from scorematching.estimators.density.bases.gaussian import fit_gaussian
 from scorematching.estimators.density.bases.kde import fit_kde
 from scorematching.estimators.density.bases.transformed import Transformed
-from scorematching.estimators.density.selection import Candidate, Trial, attempt, make_folds
+from scorematching.estimators.density.selection import (
+    Candidate,
+    Trial,
+    attempt,
+    far_outside,
+    make_folds,
+)
 
 NAMES = ("Gaussian", "KDE", "mixture")
 """Of the baselines, the Gaussian first."""
@@ -24,9 +31,6 @@ _COMPONENTS, _MAX_ROWS, _MAX_FOLD_ROWS = (1, 2, 3, 5, 8), 5000, 50_000
 _RIDGES, _MIXTURE_FOLDS, _LEAST_GAIN = (1e-6, 1e-3, 0.03, 0.3, 1.0), 3, 0.05
 """What is added to the variances of mixtures, in units of those of the columns; the least that is
 not worse by this gain, since smaller differences of few rows are noise."""
-
-_FAR = 50.0
-"""Nats below the median from which on a row is far outside a distribution."""
 
 _SHRUNK = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0)
 """Parts of the shrinkage of Ledoit and Wolf that are tried for the Gaussian."""
@@ -75,7 +79,7 @@ def _gaussian(s: Tensor, different: Tensor, seed: int) -> Distribution:
     for the likelihood of columns that almost determine each other.
     """
     generator = torch.Generator().manual_seed(seed)
-    folds = make_folds(different[:: -(-len(different) // _MAX_FOLD_ROWS)], generator)
+    folds = make_folds(some_rows(different, _MAX_FOLD_ROWS), generator)
     candidates = [_shrunk(part, own) for own in (True, False) for part in _SHRUNK]
     found = _likelihoods([attempt(each, folds, generator) for each in candidates])
     # At equal likelihoods, as in one column, the first, which is not shrunk.
@@ -84,17 +88,12 @@ def _gaussian(s: Tensor, different: Tensor, seed: int) -> Distribution:
 
 
 def _likelihoods(trials: Sequence[Trial | None]) -> list[tuple[Candidate, float]]:
-    """Candidates that could be fitted, and their mean held-out log-densities.
-
-    Rows that lie far outside all of them do not count: one wrong value, hundreds of standard
-    deviations away, would decide alone, for the widest.
-    """
+    """Candidates that could be fitted, and their mean log-densities of rows not far outside all."""
     done = [trial for trial in trials if trial is not None]
     if not done:
         return []
     values = torch.stack([trial.log_densities for trial in done])
-    far = (values < values.median(1, keepdim=True).values - _FAR).all(0)
-    means = values[:, ~far].mean(1).tolist()
+    means = values[:, ~far_outside(values)].mean(1).tolist()
     return [(trial.candidate, mean) for trial, mean in zip(done, means)]
 
 
@@ -122,7 +121,7 @@ def _mixture(s: Tensor, different: Tensor, seed: int) -> Distribution | None:
     held-out rows lie millions of nats away.
     """
     generator = torch.Generator().manual_seed(seed)
-    folds = make_folds(different[:_MAX_ROWS], generator, count=_MIXTURE_FOLDS)
+    folds = make_folds(some_rows(different, _MAX_ROWS), generator, count=_MIXTURE_FOLDS)
     found = _likelihoods([attempt(_ridged(ridge, seed), folds, generator) for ridge in _RIDGES])
     if not found:
         return None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.diagnostics import variance_report
 from scorematching.diagnostics.variance.report import VarianceReport
 from scorematching.estimators.density.nice import NICEDensity
@@ -37,8 +38,8 @@ def direction_variance(model: Any, space: Space, x: Tensor, seed: int) -> Direct
         The variances, of the model's own network or, where the final model has none, of a small
         one that is trained for a moment.
     """
-    own = _own_network(model, space, x[:_POINTS])
-    network = own or _small_network(space.z(x[:_MAX_ROWS]), seed)
+    own = _own_network(model, space, some_rows(x, _POINTS))
+    network = own or _small_network(space.z(some_rows(x, _MAX_ROWS)), seed)
     report = variance_report(
         network.model,
         network.points,
@@ -111,4 +112,4 @@ def _small_network(z: Tensor, seed: int) -> Network:
     network = MLPDensity(z.shape[1], _HIDDEN, generator=generator).double()
     config = TrainConfig(steps=_STEPS, batch_size=min(_POINTS, len(z)), lr=_RATE)
     train(network, SlicedScoreMatchingVR(), z, config, executor="eager", generator=generator)
-    return Network(network, z[:_POINTS], list(network.parameters()))
+    return Network(network, some_rows(z, _POINTS), list(network.parameters()))

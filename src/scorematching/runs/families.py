@@ -12,7 +12,7 @@ import torch
 from scorematching.inference import Summary, fit, models
 from scorematching.inference.boundary import ScaleError
 from scorematching.tables import Prepared
-from scorematching.tables.findings import LINEAR, NONLINEAR
+from scorematching.tables.findings import LINEAR, NOISY, NONLINEAR
 from scorematching.tables.summary import listed
 
 FAMILIES: dict[str, Callable[[int], Any]] = {
@@ -45,6 +45,9 @@ _COMPOSITIONS = ("ppi",)
 
 _EXPECTED = {"ppi": LINEAR, "von-mises-fisher": NONLINEAR, "bingham": NONLINEAR}
 """Findings about a table that are no news to a family."""
+
+_AS_IT_IS = "fitted as it is, without noise; estimates are those of the values in the table"
+"""What is done about values that a density would need noise for."""
 
 _FORMULAS = {
     "gaussian": "linear.x - x' precision x / 2; the mean is precision^-1 linear",
@@ -102,7 +105,8 @@ def table_of(table: Prepared, family: str) -> Prepared:
         names = {str(table.frame.columns[c]) for c in table.table.dependent}
         columns = tuple(replace(c, role="modelled") if c.name in names else c for c in columns)
     kept = (f for f in found.findings if expected is None or not f.what.startswith(expected))
-    return replace(table, summary=replace(found, columns=columns, findings=tuple(kept)))
+    said = tuple(replace(f, done=_AS_IT_IS) if f.what.startswith(NOISY) else f for f in kept)
+    return replace(table, summary=replace(found, columns=columns, findings=said))
 
 
 def fit_family(table: Prepared, family: str) -> FamilyFit:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.evaluation import KSDTest, ksd_test
 from scorematching.evaluation.ksd.hypotheses import Fixed
 from scorematching.runs.modelled import standardised_score
@@ -97,7 +98,7 @@ def stein_test(model: Any, space: Space, x: Tensor, seed: int) -> KSDTest | None
     """
     if len(x) < _MIN_ROWS:
         return None
-    z = space.z(x[:_MAX_ROWS])
+    z = space.z(some_rows(x, _MAX_ROWS))
     scores = whitened_score(model, space, z)
     if not bool(scores.isfinite().all()):
         return None

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching._tables import text_table
 from scorematching.distributions import Distribution
 from scorematching.errors import ScoreMatchingError
@@ -178,6 +179,8 @@ def hold_out_scores(
     x = space.rows(frame)
     some = loss_rows(x)
     likelihoods, losses, notes = {}, {}, []
+    if len(some) < len(x):
+        notes.append(f"losses are those of {len(some)} of the {len(x)} rows, to save time")
     try:
         likelihoods[OURS] = log_densities(model, frame)
     except (AttributeError, ValueError) as error:
@@ -199,8 +202,8 @@ def hold_out_scores(
 
 
 def loss_rows(x: Tensor) -> Tensor:
-    """The first rows, as many as there is time to take second derivatives at."""
-    return x[: max(_MIN_LOSS_ROWS, _LOSS_ENTRIES // x.shape[1])]
+    """Some rows, as many as there is time to take second derivatives at."""
+    return some_rows(x, max(_MIN_LOSS_ROWS, _LOSS_ENTRIES // x.shape[1]))
 
 
 def log_densities(model: Any, frame: Any) -> Tensor:

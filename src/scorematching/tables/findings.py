@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
@@ -18,6 +19,10 @@ from scorematching.tables.summary import Column, Finding, listed
 LINEAR = "linear function of other columns"
 NONLINEAR = "nonlinear function of other columns"
 """Findings about columns that determine each other, which some families ask for."""
+
+ROUNDED, SHARED = "rounded or discrete", "one value in several rows"
+NOISY = (ROUNDED, SHARED)
+"""Findings about values that need noise to have a density."""
 
 _CLOSE = 0.98
 _MAX_ROWS = 10_000
@@ -108,7 +113,7 @@ def _rounded(
     done = "uniform noise fills the gaps, since rounded values have no density"
     if not dequantise:
         done = "left as they are when rows are evaluated; a density has noise over the gaps"
-    yield Finding(f"rounded or discrete ({named})", done)
+    yield Finding(f"{ROUNDED} ({named})", done)
 
 
 def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
@@ -118,7 +123,7 @@ def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     shown = listed(f"{name} {value:g}" for name, value in pairs if value == value)
     if shown:
         yield Finding(
-            f"one value in many rows ({shown})",
+            f"{SHARED} ({shown})",
             "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
             "it means missing, or fit rows with and without it apart",
         )
@@ -146,7 +151,7 @@ def _wide(table: Table, x: Tensor, used: Sequence[str]) -> Iterator[Finding]:
 def _collinear(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     if len(names) < 2:
         return
-    correlations = torch.corrcoef(x[:_MAX_ROWS].T).abs().triu(1).nan_to_num()
+    correlations = torch.corrcoef(some_rows(x, _MAX_ROWS).T).abs().triu(1).nan_to_num()
     pairs = (correlations > _CLOSE).nonzero().tolist()
     if pairs:
         shown = listed(f"{names[a]} and {names[b]} {correlations[a, b]:.3f}" for a, b in pairs)

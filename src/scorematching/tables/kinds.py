@@ -157,7 +157,7 @@ def _without_marks(text: str, comma: bool = False) -> str:
 
 
 def counts_rows(values: Any, rows: Any = None) -> bool:
-    """Whether a column numbers the rows: 1, 2, 3 ... or 1001, 1002, 1003 ...
+    """Whether a column numbers the rows: 1, 2, 3 ... or 1001, 1002, 1003 ... or backwards.
 
     Args:
         values: a pandas series.
@@ -172,4 +172,7 @@ def counts_rows(values: Any, rows: Any = None) -> bool:
     """
     number = values.to_numpy(np.float64, na_value=np.nan)
     place = np.arange(len(number)) if rows is None else np.asarray(rows)
-    return bool(len(number) > 2 and (np.diff(number) == np.diff(place)).all())
+    if len(number) < 3 or not np.isfinite(number).all():
+        return False
+    steps, expected = np.diff(number), np.diff(place)
+    return bool((steps == expected).all() or (steps == -expected).all())

@@ -101,8 +101,9 @@ def read(
 def labels_of(loaded: Loaded) -> Any:
     """Names of the rows of a file that its numbers do not keep, as a data frame of text.
 
-    They are the index of a parquet file, and columns of a text file with leading zeros (00123), or
-    with more digits than double precision has in a column with missing values.
+    They are the index of a parquet file, and columns of a text file with leading zeros (00123),
+    with more digits than double precision has in a column with missing values, or with text that
+    is read as missing, such as NA for Namibia.
 
     Args:
         loaded: from `read`, all rows.
@@ -118,8 +119,9 @@ def labels_of(loaded: Loaded) -> Any:
     if suffix in ("", ".npy"):
         return pandas.DataFrame(index=loaded.frame.index)
     text, encoding = decode(path.read_bytes(), loaded.name)
-    fields = _parse(text, _dialect(text, encoding, path), dtype=str)
-    return fields[[c for c in fields if _is_label(fields[c], loaded.frame[c].dtype.kind)]]
+    fields = _parse(text, _dialect(text, encoding, path), dtype=str, keep_default_na=False)
+    labels = fields[[c for c in fields if _is_label(fields[c], loaded.frame[c])]]
+    return labels.where(labels != "")
 
 
 def _is_count(index: Any) -> bool:
@@ -127,8 +129,11 @@ def _is_count(index: Any) -> bool:
     return index.name is None and index.nlevels == 1 and index.dtype.kind == "i"
 
 
-def _is_label(fields: Any, kind: str) -> bool:
-    """Whether fields that were read as numbers of a kind have lost digits."""
+def _is_label(fields: Any, values: Any) -> bool:
+    """Whether fields have lost digits as numbers, or words as missing values."""
+    kind = values.dtype.kind
+    if kind == "O":
+        return bool((values.isna() & (fields != "")).any())
     long = r"|\d{17,}" if kind == "f" else ""
     return kind in "if" and bool(fields.str.fullmatch(rf"\s*(0\d+{long})\s*", na=False).any())
 
@@ -213,17 +218,17 @@ def _dialect(text: str, encoding: str, path: Path) -> Dialect:
     return sniff(text, encoding, "\t" if path.suffix.lower() == ".tsv" else None)
 
 
-def _parse(text: str, dialect: Dialect, dtype: Any = None) -> Any:
-    """The table of a text; dtype=str keeps its fields as they are written."""
+def _parse(text: str, dialect: Dialect, **options: Any) -> Any:
+    """The table of a text, with more options of pandas."""
     frame = import_extra("pandas", "tables").read_csv(
         io.StringIO(text),
         sep=dialect.delimiter,
         header=0 if dialect.header else None,
         decimal=dialect.decimal,
-        dtype=dtype,
         index_col=False,
         skipinitialspace=True,
         low_memory=False,
+        **options,
     )
     frame.columns = _names(frame.columns, dialect.header)
     return frame
@@ -301,7 +306,8 @@ def _read_npy(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
             f"{path} must be a table of numbers, shape (rows, columns), got shape {values.shape} "
             f"of {values.dtype}; reshape it first, for images to (N, height * width)"
         )
-    return pandas.DataFrame(values, columns=_numbered(values.shape[1])), ("npy",)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return pandas.DataFrame(native, columns=_numbered(values.shape[1])), ("npy",)
 
 
 def _read_dataset(name: str, data_dir: str | None) -> Loaded:

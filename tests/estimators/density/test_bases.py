@@ -9,6 +9,7 @@ import torch
 from sklearn.mixture import GaussianMixture as Learner
 from sklearn.neighbors import KernelDensity as Kernels
 
+from scorematching.distributions import GaussianMixture
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density.bases.candidates import NAMES, families, whitened
 from scorematching.estimators.density.bases.flow import PresetFlow, fit_flow, has_flows, invert
@@ -113,6 +114,23 @@ def test_mixtures_are_scikit_learns(covariance, generator):
     ours = fit_mixture(x, 2, covariance, 1e-3, generator)
     theirs = Learner(2, covariance_type=covariance, reg_covar=1e-3, random_state=0).fit(x.numpy())
     np.testing.assert_allclose(ours(x).mean(), theirs.score(x.numpy()), rtol=1e-3)
+
+
+def test_a_mixture_of_many_points_sees_kinds_that_take_turns(generator):
+    """Every second point of more than 10,000 was taken: the left cluster had no component."""
+    x = points(10_002)
+    covariances = torch.stack([torch.eye(2), torch.eye(2) / 4])
+    exact = GaussianMixture([0.5, 0.5], [[-2.0, -2.0], [2.0, 2.0]], covariances.double())
+    gap = (exact(x) - fit_mixture(x, 2, generator=generator)(x)).mean().item()
+    assert abs(gap) < 0.01
+
+
+def test_one_wrong_value_does_not_widen_kernels(generator):
+    """The largest bandwidth won, since the row with -999 decided alone."""
+    x = torch.randn(300, 2, generator=generator, dtype=F64)
+    own = fit_kde(x).bandwidth
+    x[7, 0] = -999
+    assert own / 1.3 < fit_kde(x).bandwidth < 1.3 * own
 
 
 @pytest.mark.parametrize("covariance", ["full", "tied", "diag"])

@@ -289,6 +289,12 @@ def test_unusual_rows():
     assert (quick().fit_predict(table(100)) == -1).sum() == 10
 
 
+def test_the_share_of_unusual_rows_is_that_of_the_rows_without_noise():
+    """The threshold was that of rows with the noise of the fit: 8 % were unusual, not 25 %."""
+    x = table(400)
+    assert (quick(noise=1.0, contamination=0.25).fit_predict(x) == -1).sum() == 100
+
+
 @pytest.mark.parametrize("columns", [1, 5])
 def test_the_row_with_a_wrong_value_is_the_most_unusual(columns):
     """A component of a mixture lay on it, and it was the most usual of all."""
@@ -303,7 +309,7 @@ def test_ranking_needs_no_log_z():
     """Benign against malignant tumours: the density of benign ones ranks well."""
     X, benign = load_breast_cancer(return_X_y=True)
     estimator = DensityEstimator("none", base="student-t")
-    with pytest.warns(UserWarning, match=r"many rows with one value \(0, 0"):  # no concavity
+    with pytest.warns(UserWarning, match=r"several rows with one value \(0, 0"):  # no concavity
         estimator.fit(X[benign == 1])
     auc = roc_auc_score(benign, estimator.unnormalised_log_density(X))
     assert auc > 0.94

@@ -98,7 +98,7 @@ def test_likelihood_is_at_most_that_of_the_cells():
 
 @pytest.mark.parametrize("kind", ["binary", "levels", "counts", "rain"])
 def test_columns_are_named(kind):
-    message = "many rows with one value \\(0\\)" if kind == "rain" else "discrete or rounded"
+    message = "several rows with one value \\(0\\)" if kind == "rain" else "discrete or rounded"
     with pytest.warns(UserWarning, match=f"column 0: {message}"):
         quick().fit(make(kind))
 
@@ -135,7 +135,7 @@ def test_copies_do_not_narrow_kernels():
 def test_several_common_values():
     """A column of diabetes has five: a ratio that was rounded for most patients, not for all."""
     X = load_diabetes().data
-    with pytest.warns(UserWarning, match=r"column 7: many rows with one value \(-0.0763945, "):
+    with pytest.warns(UserWarning, match=r"column 7: several rows with one value \(-0.0763945, "):
         estimator = DensityEstimator(
             "none", base=["gaussian", "student-t"], dequantise=True, random_state=0
         ).fit(X)
@@ -155,6 +155,32 @@ def test_a_code_for_missing_in_few_rows_is_no_peak():
     """In 2 % of the rows it had hardly any noise, and these rows were the most usual of all."""
     x = np.random.default_rng(0).normal(size=(1000, 2))
     x[::50, 0] = -999
-    with pytest.warns(UserWarning, match="many rows with one value"):
+    with pytest.warns(UserWarning, match="several rows with one value"):
         log_densities = quick(base=("gaussian", "mixture")).fit(x).score_samples(x)
     assert log_densities[::50].max() < np.median(log_densities)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("rows", "codes"), [(300, 3), (300, 9), (1000, 40)])
+def test_a_far_code_in_few_rows_is_no_peak(rounded, rows, codes):
+    """Three to nine rows had hardly any noise, as had forty in a column of whole numbers."""
+    x = 50 + 10 * np.random.default_rng(0).normal(size=(rows, 2))
+    x = x.round() if rounded else x
+    x[:codes, 0] = -999
+    gaps = Gaps.fit(torch.tensor(x))
+    assert gaps.common[:, 0].tolist() == [-999.0] and gaps.common[:, 1].isnan().all()
+    with pytest.warns(UserWarning, match=r"column 0: several rows with one value \(-999\)"):
+        fitted = quick(base=("gaussian", "student-t", "mixture")).fit(x)
+    log_densities = fitted.score_samples(x)
+    assert np.quantile(log_densities[codes:], 0.4) > log_densities[:codes].mean()
+
+
+def test_far_values_that_are_no_codes(generator):
+    """A second cluster of whole numbers, heavy tails of rounded values, few values."""
+    n = 2000
+    far = torch.arange(n) < n // 20
+    z = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    cluster = torch.where(far, 200 + 3 * z[:, 0], 20 + 5 * z[:, 0]).round()
+    tails = (z[:, 1] / z[:, 2].abs()).round(decimals=1)
+    levels = torch.arange(n).double() % 5
+    assert Gaps.fit(torch.stack([cluster, tails, levels], 1)).common.isnan().all()

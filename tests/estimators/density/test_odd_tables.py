@@ -51,7 +51,7 @@ def test_a_row_that_most_rows_repeat():
     """A spike of width 1e-15 stood on it, and likelihoods averaged +59."""
     x = np.random.default_rng(0).normal(size=(30, 2))
     X = np.r_[np.repeat(x[:1], 270, axis=0), x]
-    with pytest.warns(UserWarning, match="columns 0, 1: many rows with one value"):
+    with pytest.warns(UserWarning, match="columns 0, 1: several rows with one value"):
         found = quick(base=[*BASES, "student-t"]).fit(X)
     values = found.score_samples(X)
     assert np.isfinite(values).all() and values.max() < 5

@@ -182,6 +182,28 @@ def test_samples_of_a_tilted_base(generator):
     assert len(x.unique()) == 4000
 
 
+class Unlucky(Gaussian):
+    """Zero or one with equal chances, but for the first 4096 points, which are all zero."""
+
+    calls = 0
+
+    def _sample(self, n, generator):
+        self.calls += 1
+        return (torch.arange(n)[:, None] % 2 * float(self.calls > 1)).to(self._like)
+
+
+def test_samples_before_the_largest_tilt_was_seen_are_thinned(generator):
+    """All of the first 4096 stayed, where a quarter should: the share of ones was 0.64."""
+    x = sample_tilted(lambda x: math.log(4) * x[:, 0], Unlucky([0.0], [[1.0]]), 20_000, generator)
+    assert x.mean().item() == pytest.approx(0.8 * (1 - 4096 / 4 / 20_000), abs=0.02)
+
+
+def test_copies_of_few_samples_are_refused(generator):
+    """Where one sample of the base in a million would stay, five samples were drawn many times."""
+    with pytest.raises(ValueError, match=r"an effective sample size of [\d.]+ in \d+ samples"):
+        sample_tilted(lambda x: 5 * x[:, 0].clamp(-9, 9), normal(1), 1000, generator)
+
+
 # Tables and scales.
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from scorematching._checks import check_count, check_flag
 from scorematching._memory import in_chunks, limited
 from scorematching._random import normal
+from scorematching._rows import some_rows
 from scorematching.datasets import Compose, Standardise, Transform, Whiten
 from scorematching.distributions import Distribution
 from scorematching.estimators.base import Array, ScoreEstimator, to_array
@@ -295,7 +296,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.table_: Table = inspect(x, getattr(self, "feature_names_in_", None))
         refuse_few(len(x), self.table_, self.model)
         generator = self._generator(self.random_state)
-        r = self.table_.reduce(x)
+        given = r = self.table_.reduce(x)
         rows, groups = r.unique(dim=0, return_inverse=True)
         groups = groups if are_copies(r) else torch.arange(len(r), device=r.device)
         # Values that repeat only because whole rows do are not rounded.
@@ -319,7 +320,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         self.history_ = learned.history
         log_det = self.scaling_.log_abs_det(s[:1]).item()
         self.held_out_log_likelihood_ = learned.held_out_log_likelihood + log_det
-        rows = s[:: -(-len(s) // _MAX_THRESHOLD_ROWS)]
+        rows = self.scaling_(some_rows(given, _MAX_THRESHOLD_ROWS))  # as `predict` sees them
         with torch.no_grad():
             values = torch.cat([self.density_(part) for part in rows.split(_BATCH_SIZE)])
         self.offset_ = float(np.quantile(to_array(values), self.contamination)) + log_det

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.datasets import Standardise, Whiten
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.candidates import Family, families
@@ -112,7 +113,7 @@ def _tilted(
     clock: Clock,
 ) -> Learned:
     """The base with a tilt, where that raises the likelihood of the first fold."""
-    train, held = (points[:_MAX_TILT_POINTS] for points in base.folds.split(0))
+    train, held = (some_rows(points, _MAX_TILT_POINTS) for points in base.folds.split(0))
     jacobian = whiten.inverse(torch.eye(train.shape[1]).to(train)) - whiten.mean
 
     def with_scores(s: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
+
 _MAX_RATIO, _LEVEL = 1e-6, 0.9
 """A column is a function of others if nine in ten rows differ from the function by at most this
 share of the column's interquartile range; few rows with huge values do not decide."""
@@ -42,7 +44,7 @@ def related_columns(x: Tensor, discrete: Collection[int] = ()) -> list[list[int]
         [[0, 1, 3]]
     """
     rows = x.double().unique(dim=0)
-    rows = rows[:: -(-len(rows) // _MAX_ROWS)]
+    rows = some_rows(rows, _MAX_ROWS)
     # Columns that were computed from others are mostly behind them.
     columns = [c for c in reversed(range(x.shape[1])) if c not in discrete]
     found: dict[int, list[int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.datasets import Standardise, Transform, Whiten
 from scorematching.estimators.density.bases.gaussian import shrinkage, shrunk
 
@@ -24,9 +25,9 @@ def robust_standardise(x: Tensor) -> Standardise:
         >>> robust_standardise(x).std.item() < 2
         True
     """
-    thinned = x[:: -(-len(x) // _MAX_QUANTILE_POINTS)]
+    rows = some_rows(x, _MAX_QUANTILE_POINTS)
     levels = torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype, device=x.device)
-    low, median, high = thinned.quantile(levels, dim=0)
+    low, median, high = rows.quantile(levels, dim=0)
     plain = x.std(0, correction=0)
     scale = torch.where(high > low, (high - low) / _NORMAL_IQR, plain)
     clipped = x.clamp(median - _WIDE * scale, median + _WIDE * scale)

@@ -17,6 +17,9 @@ Fit = Callable[[Tensor, Tensor, torch.Generator], Distribution]
 _FEW, _MANY, _MOST = 1000, 3000, 10_000
 _SINGLE_SPLIT, _MAX_HELD_OUT = 0.1, 5000
 
+_FAR = 50.0
+"""Nats below the median from which on a row is far outside a distribution."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -146,6 +149,16 @@ def _failed(candidate: Candidate, reason: str) -> Trial | None:
             f'({candidate.name}); repair the object, or use base="auto"'
         )
     return None
+
+
+def far_outside(log_densities: Tensor) -> Tensor:
+    """Which rows lie far outside all of J distributions, ``(J, N) -> (N,)``.
+
+    They must not choose between them: one wrong value, hundreds of standard deviations away, would
+    decide alone, for the widest.
+    """
+    median = log_densities.median(1, keepdim=True).values
+    return (log_densities < median - _FAR).all(0)
 
 
 def walk(family: Sequence[Candidate], folds: Folds, generator: torch.Generator) -> Iterator[Trial]:

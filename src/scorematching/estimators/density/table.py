@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.estimators.density.relations import related_columns
 
 _MAX_RATIO, _MAX_ROWS = 1e-6, 10_000
@@ -82,7 +83,7 @@ class Table:
 
         They are positive, and given by index.
         """
-        rows = z[:: -(-len(z) // _MAX_ROWS)]
+        rows = some_rows(z, _MAX_ROWS)
         low, high = rows.quantile(rows.new_tensor([0.05, 0.95]), dim=0)
         found = (z.amin(0) > 0) & (high > _MAX_FACTOR * low)
         return [column for column, is_wide in zip(self.kept, found.tolist()) if is_wide]
@@ -113,7 +114,7 @@ class Table:
         if shared := [c for c, value in zip(self.kept, common.mT) if value.isfinite().any()]:
             values = ", ".join(f"{value:g}" for value in common.T[common.T.isfinite()][:_SHOWN])
             parts.append(
-                f"{self.name(shared)} many rows with one value ({values}) among different ones, "
+                f"{self.name(shared)} several rows with one value ({values}) among different ones, "
                 "where a density does not exist and likelihoods depend on how wide noise on that "
                 "value is; fit rows with and without it apart, or drop the column"
             )
@@ -177,7 +178,7 @@ def inspect(x: Tensor, names: Sequence[Any] | None = None) -> Table:
 
 def _dependent(x: Tensor, columns: list[int]) -> tuple[list[int], dict[int, Tensor]]:
     """Columns that the ones before do not determine, and the others as functions of them."""
-    rows = x[:: -(-len(x) // _MAX_ROWS)][:, columns]
+    rows = some_rows(x, _MAX_ROWS)[:, columns]
     z = (rows - rows.mean(0)) / rows.std(0, correction=0)
     basis: list[Tensor] = []
     kept, rest = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,10 @@ from scorematching.estimators.density.bases.transformed import score_by_autograd
 from scorematching.estimators.density.normaliser import Normaliser
 from scorematching.types import Vector
 
-_POOL, _MAX_ROUNDS, _BATCH = 4096, 200, 8192
+_POOL, _MAX_ROUNDS, _BATCH, _KEPT = 4096, 200, 8192, 16
+
+_MIN_EFFECTIVE = 100.0
+"""Least effective sample size of the last samples of the base that others are drawn from."""
 
 
 class Tilted(Distribution):
@@ -61,9 +65,13 @@ def sample_tilted(
 ) -> Tensor:
     """Points of ``q0 exp(t) / Z``, by rejection: a sample of the base stays with ``exp(t - max)``.
 
-    The largest tilt is that of a pool of samples of the base and all drawn so far. Where fewer than
-    one in a few hundred stays, the rest is drawn from the samples in proportion to ``exp(t)``. The
-    tilt ``(N, D) -> (N,)`` must be bounded.
+    The largest tilt is that of all samples drawn so far; where it rises, those that stayed before
+    stay with the quotient of both chances. Where fewer than one in a few hundred stays, the rest is
+    drawn from the last samples of the base in proportion to ``exp(t)``. The tilt ``(N, D) -> (N,)``
+    must be bounded.
+
+    Raises:
+        ValueError: if the tilt leaves hardly any samples of the base.
 
     Example:
         >>> from scorematching.distributions import Gaussian
@@ -72,18 +80,36 @@ def sample_tilted(
         >>> bool((sample_tilted(half, Gaussian([0.0], [[1.0]]), 50, g) > 0).all())
         True
     """
-    pool = base.sample(_POOL, generator)
-    values = tilt(pool)
-    largest = values.max()
-    found, count = [], 0
+    drawn: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
+    kept, largest, size = base._like.new_empty(0, base.dim), -torch.inf, _POOL
     for _ in range(_MAX_ROUNDS * -(-n // _BATCH)):
-        kept = pool[uniform(pool.shape[:1], pool, generator).log() < values - largest]
-        found.append(kept)
-        count += len(kept)
-        if count >= n:
-            return torch.cat(found)[:n]
-        pool = base.sample(min(_BATCH, max(_POOL, n)), generator)
+        pool = base.sample(size, generator)
         values = tilt(pool)
-        largest = torch.maximum(largest, values.max())
-    rows = torch.multinomial(values.softmax(0), n - count, replacement=True, generator=generator)
-    return torch.cat([*found, pool[rows]])
+        drawn.append((pool, values))
+        before, largest = largest, max(largest, values.max().item())
+        if largest > before:
+            kept = _thinned(kept, values.new_full((len(kept),), before - largest), generator)
+        kept = torch.cat([kept, _thinned(pool, values - largest, generator)])
+        if len(kept) >= n:
+            return kept[:n]
+        size = min(_BATCH, max(_POOL, n))
+    pool, values = (torch.cat(parts) for parts in zip(*drawn))
+    weights = values.softmax(0)
+    _check_effective(1 / weights.square().sum().item(), len(pool))
+    rows = torch.multinomial(weights, n - len(kept), replacement=True, generator=generator)
+    return torch.cat([kept, pool[rows]])
+
+
+def _thinned(x: Tensor, log_chance: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Points that stay with given chances."""
+    return x[uniform(x.shape[:1], x, generator).log() < log_chance]
+
+
+def _check_effective(effective: float, drawn: int) -> None:
+    """Refuse to draw many copies of few points."""
+    if effective < _MIN_EFFECTIVE:
+        raise ValueError(
+            "density_ must be near its base to be sampled, got an effective sample size of "
+            f"{effective:.3g} in {drawn} samples of the base; use calibrate=True or model="
+            '"none", or chains: scorematching.samplers.hmc, scorematching sample --method hmc'
+        )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from scorematching._memory import current_budget, in_chunks
 from scorematching.distributions import Distribution
+from scorematching.estimators.density.selection import far_outside
 
 _MAX_CENTRES = 5000
 _CHUNK_ENTRIES = 2**22
@@ -60,7 +61,8 @@ class KernelDensity(Distribution):
 def fit_kde(x: Tensor, generator: torch.Generator | None = None) -> KernelDensity:
     """A kernel density estimate, with the bandwidth of largest leave-one-out likelihood.
 
-    Copies of a point are left out together.
+    Copies of a point are left out together, and points far outside, such as wrong values, do not
+    count.
 
     Args:
         x: points ``(N, D)``; of more than 5,000, as many are drawn at random.
@@ -84,7 +86,8 @@ def _bandwidth(centres: Tensor) -> float:
     which = centres.unique(dim=0, return_inverse=True)[1]
     squares[which[: len(queries), None] == which] = math.inf
 
-    def likelihood(h: float) -> float:
-        return (-0.5 * squares / h**2).logsumexp(1).mean().item() - d * math.log(h)
-
-    return max((silverman * 2 ** (step / 3) for step in range(-12, 7)), key=likelihood)
+    bandwidths = [silverman * 2 ** (step / 3) for step in range(-12, 7)]
+    values = [(-0.5 * squares / h**2).logsumexp(1) - d * math.log(h) for h in bandwidths]
+    likelihoods = torch.stack(values)
+    means = likelihoods[:, ~far_outside(likelihoods)].mean(1)
+    return bandwidths[int(means.argmax())]

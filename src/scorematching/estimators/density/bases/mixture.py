@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Learner
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.distributions import GaussianMixture
 from scorematching.estimators.density.bases.seeds import draw_seed
 
@@ -29,7 +30,7 @@ def fit_mixture(
     """A mixture of normal distributions with a given number of components.
 
     Args:
-        x: points ``(N, D)``, standardised or whitened; more than 10,000 are thinned.
+        x: points ``(N, D)``, standardised or whitened; of more than 10,000 as many are taken.
         components: K, at most; those on one or two points are left out.
         covariance: "full", one for each component; "tied", one for all; or "diag".
         ridge: added to every variance. At whitened points it shrinks all covariances towards
@@ -48,7 +49,7 @@ def fit_mixture(
         max_iter=_ITERATIONS,
         random_state=draw_seed(generator),
     )
-    points = x[:: -(-len(x) // _MAX_POINTS)].cpu().numpy()
+    points = some_rows(x, _MAX_POINTS).cpu().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         learner.fit(points)

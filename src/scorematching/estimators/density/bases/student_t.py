@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from scorematching._rows import some_rows
 from scorematching.distributions import Distribution
 from scorematching.distributions.base import inverse, log_det, whitener
 from scorematching.estimators.density.bases.gaussian import shrinkage, shrunk
@@ -66,14 +67,14 @@ def fit_student_t(x: Tensor) -> MultivariateT:
     `fit_gaussian` is.
 
     Args:
-        x: points ``(N, D)``; more than 20,000 are thinned.
+        x: points ``(N, D)``; of more than 20,000 as many are taken.
 
     Example:
         >>> x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0)).double()
         >>> fit_student_t(x / x[:, :1].abs()).df < 10
         True
     """
-    x = x[:: -(-len(x) // _MAX_POINTS)]
+    x = some_rows(x, _MAX_POINTS)
     centre = x.median(0).values
     clipped = x.clamp(centre - 6, centre + 6)  # a single far point should not decide this
     share = shrinkage(clipped)
