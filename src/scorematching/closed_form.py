@@ -286,11 +286,13 @@ def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Ten
     if not can_read_values(info):
         return
     # Rounding can make the pivots of a singular matrix positive, with a meaningless solution.
-    eps, pivots = torch.finfo(matrix.dtype).eps, factor.diagonal().square()
-    lost = pivots <= 4 * eps * matrix.diagonal().max()
-    if not isinstance(lam, Tensor) and lam == 0:
-        # No ridge limits the error, which is some per cent here: x and x^2 far from zero.
-        lost |= pivots <= 1000 * eps * matrix.diagonal()
+    # Each is compared with its own entry of the diagonal, since features may have any units;
+    # only gradients that are rounding errors of those of other features are lost, too.
+    eps, own = torch.finfo(matrix.dtype).eps, matrix.diagonal()
+    # No ridge limits the error, which is some per cent there: x and x^2 far from zero.
+    times = 1000 if not isinstance(lam, Tensor) and lam == 0 else 4
+    lost = factor.diagonal().square() <= times * eps * own
+    lost |= own <= (4 * eps) ** 2 * own.max()
     if int(info) or bool(lost.any()):
         where = int(info) or int(lost.nonzero()[0]) + 1
         raise ValueError(

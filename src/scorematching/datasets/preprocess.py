@@ -136,8 +136,8 @@ class Whiten(Transform):
         Args:
             x: points ``(N, D)``.
             symmetric: whether to rotate back.
-            min_ratio: least ratio of the smallest to the largest standard deviation; None is the
-                rounding of the dtype.
+            min_ratio: least ratio of the smallest to the largest standard deviation; None refuses
+                standard deviations that may be rounding errors of the points.
 
         Raises:
             ValueError: the covariance of x is singular.
@@ -147,8 +147,8 @@ class Whiten(Transform):
         wide = x.double()
         mean = wide.mean(0)
         _, singular, vt = torch.linalg.svd(wide - mean, full_matrices=False)
-        tolerance = max(x.shape) * torch.finfo(x.dtype).eps if min_ratio is None else min_ratio
-        rank = int((singular > tolerance * singular[0]).sum())
+        least = _rounding(x, singular[0]) if min_ratio is None else min_ratio * singular[0]
+        rank = int((singular > least).sum())
         if rank < x.shape[1]:
             raise ValueError(
                 f"x must have a covariance of full rank {x.shape[1]} to be whitened, got rank "
@@ -326,6 +326,17 @@ class Dequantise:
         if hasattr(x, "columns"):
             return type(x)(noisy.numpy(), columns=x.columns, index=x.index)
         return noisy.numpy()
+
+
+def _rounding(x: Tensor, largest: Tensor) -> Tensor:
+    """How much rounding may change the singular values of centred points ``(N, D)``.
+
+    Points that are rounded twice, each entry by half a unit in its last place, move by less than
+    ``eps |x|``, in the norm of all entries, however many points there are. The singular values are
+    computed in double precision.
+    """
+    of_points = 2 * torch.finfo(x.dtype).eps * x.double().norm()
+    return of_points + max(x.shape) * torch.finfo(torch.float64).eps * largest
 
 
 def _as_tensor(x: Any) -> Tensor:

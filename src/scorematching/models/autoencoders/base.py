@@ -37,8 +37,7 @@ class LatentModel(nn.Module):
     def log_likelihood(self, z: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)`` of pairs: ``(N, Dz), (N, *event) -> (N,)``."""
         output = self.decoder(z)
-        wanted = "x must have the shape of the decoder's output, {}"
-        check_shape(x, output.shape, wanted, "give one latent for each point")
+        check_like_output(x, output)
         return self.observation.log_prob(output, x)
 
     def decode(self, z: Tensor) -> Tensor:
@@ -163,6 +162,18 @@ class ScoredModel(LatentModel, ABC):
                 "with one, or pass an estimator, loss(x, score=lambda z: fit_stein(z).at_samples())"
             )
         return self.score_network
+
+
+def check_latents(encoded: Any, shape: Sequence[int], what: str = "latents") -> None:
+    """Require that an encoder returned a shape, since losses would broadcast any other."""
+    wanted = f"encoder must return {what} of shape {{}}, as latent_dim says"
+    check_shape(encoded, shape, wanted, "change latent_dim or its last layer, and flatten images")
+
+
+def check_like_output(x: Tensor, output: Tensor) -> None:
+    """Require points of the shape of the decoder's output."""
+    wanted = "x must have the shape of the decoder's output, {}"
+    check_shape(x, output.shape, wanted, "give one latent for each point, or reshape the output")
 
 
 def check_noise(noise: Any, shape: Sequence[int]) -> None:
