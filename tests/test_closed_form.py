@@ -358,3 +358,19 @@ def test_features_of_any_units_are_accepted() -> None:
 
     with pytest.raises(ValueError, match="number 2 depends"):
         solve_linear(flat, None, x / 1e5, sm.ScoreMatching(), lam=0.0)
+
+
+def test_closed_forms_stay_in_single_precision() -> None:
+    """Features without matrix products are the same under autocast; sums of their products too.
+
+    In bfloat16 even x and -x^2 / 2 were refused as dependent.
+    """
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    phi = lambda x: torch.cat([x, -0.5 * x.square()], dim=1)  # noqa: E731
+    wanted = quadratic_form(phi, None, x, sm.ScoreMatching())
+    alpha = wanted.solve(0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        form = quadratic_form(phi, None, x, sm.ScoreMatching())
+        assert torch.equal(form.G, wanted.G) and torch.equal(form.b, wanted.b)
+        assert torch.equal(form.solve(0.0), alpha)
+        assert torch.equal(form(alpha), wanted(alpha))

@@ -8,7 +8,12 @@ import torch
 
 from scorematching import VectorField
 from scorematching.evaluation import score_matching_losses
-from scorematching.kernels import fit_kernel_exp_family, fit_spectral, fit_stein
+from scorematching.kernels import (
+    fit_kernel_exp_family,
+    fit_nu_method,
+    fit_spectral,
+    fit_stein,
+)
 from tests.kernels import oracles
 from tests.tolerances import FLOAT32, IDENTITY, ROUTES
 
@@ -244,3 +249,20 @@ def test_bad_choice_of_eigenpairs(arguments, error, message):
 def test_bad_ridge(eta):
     with pytest.raises(ValueError, match="eta must be a finite number, zero or larger"):
         fit_stein(points(8, 2), eta=eta)
+
+
+@pytest.mark.parametrize("fit", [fit_stein, fit_spectral, fit_kernel_exp_family, fit_nu_method])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_mixed_precision_leaves_estimates_in_single_precision(fit, half):
+    """Products with the inverse of a kernel matrix in bfloat16 were wrong by ten times the score.
+
+    Samples in half precision, as layers under autocast return them, have its digits.
+    """
+    x, q = points(60, 3).float(), points(4, 3, seed=1).float()
+    fitted = fit(x)
+    with torch.autocast("cpu", half):
+        mixed = fit(x)
+        assert torch.equal(mixed.at_samples(), fitted.at_samples())
+        assert torch.equal(mixed.score(q), fitted.score(q))
+        low = fit(x.to(half)).score(q.to(half))
+    assert torch.equal(low, fit(x.to(half).float()).score(q.to(half).float()))

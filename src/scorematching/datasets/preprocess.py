@@ -137,7 +137,7 @@ class Whiten(Transform):
             x: points ``(N, D)``.
             symmetric: whether to rotate back.
             min_ratio: least ratio of the smallest to the largest standard deviation; None refuses
-                standard deviations that may be rounding errors of the points.
+                those that may be rounding errors.
 
         Raises:
             ValueError: the covariance of x is singular.
@@ -154,10 +154,9 @@ class Whiten(Transform):
                 f"x must have a covariance of full rank {x.shape[1]} to be whitened, got rank "
                 f"{rank} from {x.shape[0]} points; drop columns (see drop_correlated) or add points"
             )
-        v = vt.mT
-        signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
+        signs = vt.gather(1, vt.abs().argmax(1, keepdim=True)).sign()
         std = singular / x.shape[0] ** 0.5
-        return cls(mean.to(x), (v * signs).to(x), std.to(x), symmetric)
+        return cls(mean.to(x), (vt * signs).mT.to(x), std.to(x), symmetric)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(x - mean) V diag(1 / std)``, rotated back if symmetric."""
@@ -329,12 +328,7 @@ class Dequantise:
 
 
 def _rounding(x: Tensor, largest: Tensor) -> Tensor:
-    """How much rounding may change the singular values of centred points ``(N, D)``.
-
-    Points that are rounded twice, each entry by half a unit in its last place, move by less than
-    ``eps |x|``, in the norm of all entries, however many points there are. The singular values are
-    computed in double precision.
-    """
+    """How much rounding of points, and in double precision, may change their singular values."""
     of_points = 2 * torch.finfo(x.dtype).eps * x.double().norm()
     return of_points + max(x.shape) * torch.finfo(torch.float64).eps * largest
 

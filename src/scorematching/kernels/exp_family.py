@@ -11,7 +11,7 @@ from torch import Tensor
 from scorematching._checks import check_positive
 from scorematching._memory import Budget
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.base import KernelScore
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
@@ -139,8 +139,7 @@ def prepare(
     include_diagonal: bool,
     budget: Budget | None,
 ) -> tuple[Kernel, Drift]:
-    """Check the samples; returns the kernel and the function xi."""
-    check_samples(samples)
+    """The kernel and the function xi for checked samples."""
     k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
     mean = samples.mean(-2, keepdim=True)
     precision = torch.zeros_like(mean)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_positive
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
+from scorematching.kernels.base import checked_samples
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import KernelExpFamily, per_set, prepare
 
@@ -44,7 +46,8 @@ def fit_nu_method(
     """
     check_count(num_iterations, "num_iterations", "10 act like lam = 1e-2")
     check_positive(nu, "nu", "1.0 suits most data")
-    with limited(max_memory, "take a random subset") as budget:
+    samples = checked_samples(samples)
+    with limited(max_memory, "take a random subset") as budget, without_autocast(samples):
         k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
         num, step = samples.shape[-2], per_set(1 / k.curvature, samples)
         slopes = xi.gradients(samples)

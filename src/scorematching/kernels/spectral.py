@@ -9,8 +9,9 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, check_samples
+from scorematching.kernels.base import KernelScore, checked_samples
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.memory import check_memory
 
@@ -113,10 +114,10 @@ def fit_spectral(
         >>> fit_spectral(torch.randn(8, 100, 2), num_eigen=6).num_eigen.tolist()
         [6, 6, 6, 6, 6, 6, 6, 6]
     """
-    check_samples(samples)
+    samples = checked_samples(samples)
     _check_share(num_eigen, mass, samples.shape[-2])
     check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
-    with limited(max_memory, _ADVICE) as budget:
+    with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
         check_memory(samples, 4, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
         num = samples.shape[-2]

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, is_number
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, add_ridge, check_samples
+from scorematching.kernels.base import KernelScore, add_ridge, checked_samples
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.memory import check_memory
 
@@ -54,7 +55,8 @@ class SteinScore(KernelScore):
 
     def at_samples(self) -> Tensor:
         """The score at the samples themselves, ``(*B, M, D)``."""
-        return -self.root.mT @ (self.root @ self.gradient_sums)
+        with without_autocast(self.root):
+            return -self.root.mT @ (self.root @ self.gradient_sums)
 
     def _score(self, x: Tensor) -> Tensor:
         u = self.kernel(x, self.samples) @ self.root.mT
@@ -96,12 +98,12 @@ def fit_stein(
         >>> fit_stein(torch.randn(8, 100, 2)).at_samples().shape
         torch.Size([8, 100, 2])
     """
-    check_samples(samples)
+    samples = checked_samples(samples)
     if not is_number(eta) or not 0 <= eta < float("inf"):
         raise ValueError(
             f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
         )
-    with limited(max_memory, _ADVICE) as budget:
+    with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
         check_memory(samples, 3, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
         num = samples.shape[-2]

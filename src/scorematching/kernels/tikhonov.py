@@ -5,7 +5,8 @@ from torch import Tensor
 
 from scorematching._checks import check_positive
 from scorematching._memory import Chunks, limited, sum_of_chunks
-from scorematching.kernels.base import add_ridge, check_queries
+from scorematching._precision import at_least_single, without_autocast
+from scorematching.kernels.base import add_ridge, check_queries, checked_samples
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
 from scorematching.kernels.memory import check_memory
@@ -59,7 +60,8 @@ def fit_kernel_exp_family(
     """
     check_positive(lam, "lam", "1e-2 is a good start")
     advice = "give inducing samples (num_inducing), or fewer of them, or use fit_nu_method"
-    with limited(max_memory, advice) as budget:
+    samples, inducing = checked_samples(samples), at_least_single(inducing)
+    with limited(max_memory, advice) as budget, without_autocast(samples):
         k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
         strength = lam * per_set(k.curvature, samples)
         if inducing is None:
