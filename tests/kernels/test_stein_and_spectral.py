@@ -15,7 +15,7 @@ from scorematching.kernels import (
     fit_stein,
 )
 from tests.kernels import oracles
-from tests.tolerances import FLOAT32, IDENTITY, ROUTES
+from tests.tolerances import IDENTITY, ROUTES
 
 ORACLE = 1e-8
 """Two linear solvers on matrices with condition numbers up to 1e5."""
@@ -136,14 +136,23 @@ def test_released_bandwidth(fit):
     np.testing.assert_allclose(found.numpy(), wanted, rtol=ROUTES)
 
 
-@pytest.mark.parametrize("fit", [fit_stein, fit_spectral])
-def test_single_precision(fit):
-    x, q = points(3, 30, 2), points(3, 5, 2, seed=1) + 1
-    single, double = fit(x.float()), fit(x)
-    assert single.score(q.float()).dtype == torch.float32
-    # The ridge, or the smallest eigenvalue kept, magnifies rounding by 1e2 or so.
-    close(single.at_samples().double(), double.at_samples(), 10 * FLOAT32)
-    close(single.score(q.float()).double(), double.score(q), 10 * FLOAT32)
+@pytest.mark.parametrize(
+    "fit",
+    [
+        fit_stein,
+        fit_nu_method,
+        fit_kernel_exp_family,
+        lambda x: fit_spectral(x, mass=1 - 1e-7),  # was refused: below rounding of single precision
+        lambda x: fit_kernel_exp_family(x, inducing=x[::10], lam=1e-4),
+    ],
+)
+def test_single_precision_is_that_of_the_samples_alone(fit):
+    """Fits are in double precision: that of 400 samples in single precision was off by 3 %."""
+    x, q = points(400, 1).float(), points(5, 1, seed=1).float() + 1
+    single, double = fit(x), fit(x.double())
+    assert single.score(q).dtype == single.at_samples().dtype == torch.float32
+    close(single.at_samples(), double.at_samples(), 1e-6)
+    close(single.score(q), double.score(q.double()), 1e-6)
 
 
 @pytest.mark.parametrize("fit", [fit_stein, fit_spectral])

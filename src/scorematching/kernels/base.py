@@ -16,6 +16,9 @@ from scorematching.kernels.radial import Kernel
 class KernelScore(ABC):
     """A score estimated from sets of samples with a kernel.
 
+    Fits are computed in double precision: an inverse kernel matrix magnifies rounding by the number
+    of samples over the ridge. Results have the dtype of the points.
+
     Attributes:
         samples: B sets of M samples, ``(*B, M, D)``.
         kernel: with one bandwidth per set.
@@ -44,13 +47,24 @@ class KernelScore(ABC):
 
     @abstractmethod
     def _score(self, x: Tensor) -> Tensor:
-        """`score` of checked points."""
+        """`score` of checked points in the precision of the fit."""
+
+    @property
+    @abstractmethod
+    def _fitted(self) -> Tensor:
+        """What was fitted, in the precision of the fit."""
+
+    @property
+    def _wide(self) -> Tensor:
+        """The samples in the precision of the fit."""
+        return self.samples.to(self._fitted.dtype)
 
     def _in_chunks(self, function: Any, x: Tensor, chunk_size: int | None) -> Tensor:
         x = at_least_single(x)
         check_queries(x, self.samples, "x")
+        wide = x.to(self._fitted.dtype)
         with without_autocast(self.samples):
-            return in_chunks(function, x, self.samples.shape[-2], chunk_size)
+            return in_chunks(function, wide, self.samples.shape[-2], chunk_size).to(x.dtype)
 
 
 def add_ridge(matrix: Tensor, ridge: float | Tensor) -> Tensor:

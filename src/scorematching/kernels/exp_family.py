@@ -56,13 +56,17 @@ class KernelExpFamily(KernelScore):
         """The log-density at points, up to a constant for each set: ``(*B, N, D) -> (*B, N)``."""
         return self._in_chunks(self._log_density, x, chunk_size)
 
+    @property
+    def _fitted(self) -> Tensor:
+        return self.coefficients
+
     def _score(self, x: Tensor) -> Tensor:
-        xi = Drift(self.samples, self.kernel, self.base)
+        xi = Drift(self._wide, self.kernel, self.base)
         sums = self.kernel.mixed_sum(x, self.points, self.coefficients)
         return self.base.score(x) - self.scale[..., None, None] * xi.gradient(x) + sums
 
     def _log_density(self, x: Tensor) -> Tensor:
-        xi = Drift(self.samples, self.kernel, self.base)
+        xi = Drift(self._wide, self.kernel, self.base)
         sums = self.kernel.directed_sum(x, self.points, self.coefficients)
         return self.base.log_density(x) - self.scale[..., None] * xi(x) + sums
 

@@ -10,7 +10,7 @@ from scorematching._memory import limited
 from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore, add_ridge, checked_samples
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.memory import check_memory
 
 _ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
@@ -56,12 +56,18 @@ class SteinScore(KernelScore):
     def at_samples(self) -> Tensor:
         """The score at the samples themselves, ``(*B, M, D)``."""
         with without_autocast(self.root):
-            return -self.root.mT @ (self.root @ self.gradient_sums)
+            scores = -self.root.mT @ (self.root @ self.gradient_sums)
+        return scores.to(self.samples.dtype)
+
+    @property
+    def _fitted(self) -> Tensor:
+        return self.root
 
     def _score(self, x: Tensor) -> Tensor:
-        u = self.kernel(x, self.samples) @ self.root.mT
+        y = self._wide
+        u = self.kernel(x, y) @ self.root.mT
         w = u @ self.root
-        total = self.kernel.grad_sum(x, self.samples, 1 + w) + w @ self.gradient_sums
+        total = self.kernel.grad_sum(x, y, 1 + w) + w @ self.gradient_sums
         return total / (1 + self.eta - u.square().sum(-1, keepdim=True))
 
 
@@ -104,11 +110,11 @@ def fit_stein(
             f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
         )
     with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
-        check_memory(samples, 3, _ADVICE, budget)
+        wide, num = widened(samples), samples.shape[-2]
+        check_memory(wide, 3, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
-        num = samples.shape[-2]
-        sums = in_chunks(lambda x: k.grad_sum(x, samples), samples, num, budget=budget)
-        root = _inverse_root(in_chunks(lambda x: k(x, samples), samples, num, budget=budget), eta)
+        sums = in_chunks(lambda x: k.grad_sum(x, wide), wide, num, budget=budget)
+        root = _inverse_root(in_chunks(lambda x: k(x, wide), wide, num, budget=budget), eta)
         return SteinScore(samples, k, eta, root, -sums)
 
 

@@ -7,7 +7,7 @@ from scorematching._checks import check_positive
 from scorematching._memory import Chunks, limited, sum_of_chunks
 from scorematching._precision import at_least_single, without_autocast
 from scorematching.kernels.base import add_ridge, check_queries, checked_samples
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
 from scorematching.kernels.memory import check_memory
 
@@ -62,16 +62,18 @@ def fit_kernel_exp_family(
     advice = "give inducing samples (num_inducing), or fewer of them, or use fit_nu_method"
     samples, inducing = checked_samples(samples), at_least_single(inducing)
     with limited(max_memory, advice) as budget, without_autocast(samples):
-        k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
-        strength = lam * per_set(k.curvature, samples)
+        x = widened(samples)
+        k, xi = prepare(x, kernel, bandwidth, base_scale, include_diagonal, budget)
+        strength = lam * per_set(k.curvature, x)
         if inducing is None:
-            check_memory(samples, 2 * samples.shape[-1] ** 2, advice, budget)
+            check_memory(x, 2 * x.shape[-1] ** 2, advice, budget)
             c = _tikhonov(xi, strength)
-            return KernelExpFamily(samples, k, xi.base, 1 / strength, samples, c)
+            return KernelExpFamily(samples, k, xi.base, 1 / strength, x, c)
         check_queries(inducing, samples, "inducing")
-        check_memory(inducing, 6 * samples.shape[-1] ** 2, advice, budget)
-        a, c = _nystrom(xi, inducing, strength)
-        return KernelExpFamily(samples, k, xi.base, a, inducing, c)
+        z = widened(inducing)
+        check_memory(z, 6 * x.shape[-1] ** 2, advice, budget)
+        a, c = _nystrom(xi, z, strength)
+        return KernelExpFamily(samples, k, xi.base, a, z, c)
 
 
 def _tikhonov(xi: Drift, lam: Tensor) -> Tensor:
