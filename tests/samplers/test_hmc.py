@@ -272,3 +272,12 @@ def test_adaptation_takes_numbers_and_refuses_negative_steps() -> None:
     assert adapt_step_size(0.1, 0.5) == adapt_step_size(0.1, half.expand(3))
     with pytest.raises(ValueError, match=r"step_size must be positive, got -1\.0"):
         begin_adaptation(torch.tensor([0.1, -1.0]))
+
+
+@pytest.mark.parametrize("sampler", [hmc, mala])
+def test_steps_keep_no_graph(sampler: Any) -> None:
+    """Points of a network have one, which grew with every step of their chains."""
+    x = torch.ones(3, 2, requires_grad=True)
+    target = target_of(lambda x: -0.5 * x.square().sum(-1))
+    state, _ = sampler.step(start(target, 2 * x), target, 0.1)
+    assert not any(part.requires_grad for part in state)

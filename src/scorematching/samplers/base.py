@@ -169,10 +169,11 @@ def step_sizes(step_size: float | Tensor, x: Tensor) -> Any:
     return per_chain(step_size.to(x) if isinstance(step_size, Tensor) else step_size, x)
 
 
-def check_state(state: Any) -> None:
-    """Require a state of chains."""
+def checked_state(state: Any) -> State:
+    """A state of chains, detached: a graph through all steps would fill the memory."""
     advice = "begin with samplers.start(target, x), then pass on what each step returns"
     check_type(state, State, "state must be a State of chains", advice)
+    return State(*(part.detach() for part in state))
 
 
 def check_step_size(step_size: Any, x: Tensor) -> None:

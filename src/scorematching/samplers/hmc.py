@@ -18,8 +18,8 @@ from scorematching.samplers.base import (
     State,
     Target,
     ask,
-    check_state,
     check_step_size,
+    checked_state,
     per_chain,
     start,
     step_sizes,
@@ -178,7 +178,7 @@ def step(
         >>> bool(info.acceptance.mean() > 0.99)
         True
     """
-    check_state(state)
+    state = checked_state(state)
     check_count(num_leapfrog, "num_leapfrog", "ten is a common choice")
     check_step_size(step_size, state.x)
     return move(state, target, draw(state.x, generator), step_size, num_leapfrog)
