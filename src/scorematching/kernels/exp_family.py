@@ -12,7 +12,7 @@ from scorematching._checks import check_positive
 from scorematching._memory import Budget
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.radial import Kernel
 
 
@@ -143,7 +143,8 @@ def prepare(
     include_diagonal: bool,
     budget: Budget | None,
 ) -> tuple[Kernel, Drift]:
-    """The kernel and the function xi for checked samples."""
+    """The kernel and the function xi for checked samples, in double precision."""
+    samples = widened(samples)
     k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
     mean = samples.mean(-2, keepdim=True)
     precision = torch.zeros_like(mean)

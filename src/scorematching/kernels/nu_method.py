@@ -9,7 +9,7 @@ from scorematching._checks import check_count, check_positive
 from scorematching._memory import limited
 from scorematching._precision import without_autocast
 from scorematching.kernels.base import checked_samples
-from scorematching.kernels.distances import in_chunks, widened
+from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import KernelExpFamily, per_set, prepare
 
 
@@ -48,8 +48,8 @@ def fit_nu_method(
     check_positive(nu, "nu", "1.0 suits most data")
     samples = checked_samples(samples)
     with limited(max_memory, "take a random subset") as budget, without_autocast(samples):
-        x = widened(samples)
-        k, xi = prepare(x, kernel, bandwidth, base_scale, include_diagonal, budget)
+        k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
+        x = xi.samples
         num, step = x.shape[-2], per_set(1 / k.curvature, x)
         slopes = xi.gradients(x)
         a, c = torch.zeros_like(step), torch.zeros_like(x)

@@ -60,16 +60,14 @@ def fit_kernel_exp_family(
     """
     check_positive(lam, "lam", "1e-2 is a good start")
     advice = "give inducing samples (num_inducing), or fewer of them, or use fit_nu_method"
-    samples, inducing = checked_samples(samples), at_least_single(inducing)
+    samples = checked_samples(samples)
     with limited(max_memory, advice) as budget, without_autocast(samples):
-        x = widened(samples)
-        k, xi = prepare(x, kernel, bandwidth, base_scale, include_diagonal, budget)
-        strength = lam * per_set(k.curvature, x)
+        k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
+        x, strength = xi.samples, lam * per_set(k.curvature, xi.samples)
         if inducing is None:
             check_memory(x, 2 * x.shape[-1] ** 2, advice, budget)
-            c = _tikhonov(xi, strength)
-            return KernelExpFamily(samples, k, xi.base, 1 / strength, x, c)
-        check_queries(inducing, samples, "inducing")
+            return KernelExpFamily(samples, k, xi.base, 1 / strength, x, _tikhonov(xi, strength))
+        check_queries(at_least_single(inducing), samples, "inducing")
         z = widened(inducing)
         check_memory(z, 6 * x.shape[-1] ** 2, advice, budget)
         a, c = _nystrom(xi, z, strength)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from scorematching._checks import check_batch, check_count, check_shape
 from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
-from scorematching.distributions.observations import Observation
+from scorematching.distributions.observations import Observation, check_observation
 from scorematching.fields import VectorField
 
 
@@ -28,6 +28,7 @@ class LatentModel(nn.Module):
     def __init__(self, decoder: nn.Module, observation: Observation, latent_dim: int) -> None:
         super().__init__()
         check_count(latent_dim, "latent_dim", "8 and 32 are the paper's")
+        check_observation(observation)
         self.decoder, self.observation, self.latent_dim = decoder, observation, latent_dim
 
     def log_prior(self, z: Tensor) -> Tensor:
