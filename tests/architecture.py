@@ -32,6 +32,7 @@ LAYERS: list[set[str]] = [
         "_graphs",
         "_files",
         "_memory",
+        "_precision",
         "_random",
         "_rows",
         "_tables",

@@ -339,3 +339,38 @@ def test_features_that_rounding_cannot_tell_apart_are_refused() -> None:
     with pytest.raises(ValueError, match=r"number 2 depends .* double precision"):
         solve((x + 1000).float())
     assert solve(x + 1000) == pytest.approx(precision, rel=1e-6)
+
+
+def test_features_of_any_units_are_accepted() -> None:
+    """The features of a normal, x and -x^2 / 2, in units in which their gradients differ by 1e5.
+
+    The first was refused as a function of those before it. Gradients that are rounding errors,
+    here of a constant, are refused as before.
+    """
+    x = 1e5 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    phi = lambda x: torch.cat([x, -0.5 * x.square()], dim=1)  # noqa: E731
+    precision = 1 / x.var(correction=0).item()
+    wanted = pytest.approx([precision * x.mean().item(), precision], rel=1e-4)
+    assert solve_linear(phi, None, x.float(), sm.ScoreMatching(), lam=0.0).tolist() == wanted
+
+    def flat(x: Tensor) -> Tensor:
+        return torch.cat([x, x.sin().square() + x.cos().square()], dim=1)
+
+    with pytest.raises(ValueError, match="number 2 depends"):
+        solve_linear(flat, None, x / 1e5, sm.ScoreMatching(), lam=0.0)
+
+
+def test_closed_forms_stay_in_single_precision() -> None:
+    """Features without matrix products are the same under autocast; sums of their products too.
+
+    In bfloat16 even x and -x^2 / 2 were refused as dependent.
+    """
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    phi = lambda x: torch.cat([x, -0.5 * x.square()], dim=1)  # noqa: E731
+    wanted = quadratic_form(phi, None, x, sm.ScoreMatching())
+    alpha = wanted.solve(0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        form = quadratic_form(phi, None, x, sm.ScoreMatching())
+        assert torch.equal(form.G, wanted.G) and torch.equal(form.b, wanted.b)
+        assert torch.equal(form.solve(0.0), alpha)
+        assert torch.equal(form(alpha), wanted(alpha))

@@ -102,6 +102,8 @@ def test_leading_axes_and_events() -> None:
     assert entropy_surrogate(z, scores).item() == pytest.approx(terms.mean().item(), rel=IDENTITY)
     images = entropy_terms(z, scores, event_axes=2)
     assert torch.allclose(images, terms.sum(1), rtol=IDENTITY)
+    with pytest.raises(ValueError, match=r"must be less than .*, got 3 for shape \(2, 3"):
+        entropy_terms(z, scores, event_axes=3)  # the sum over all points, not their mean
     (gradient,) = torch.autograd.grad(entropy_surrogate(z, scores), z)
     assert torch.allclose(gradient, scores / 6, rtol=IDENTITY)  # the scores, over all six points
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from scorematching._precision import without_autocast
+
 
 def event_axes(x: Tensor) -> int:
     """Number of axes of one point, for points ``x: (N, *event)``."""
@@ -32,9 +34,8 @@ def project(score: Tensor, v: Tensor) -> Tensor:
     """
     axes = v.ndim - 2
     s, v = flatten_event(score, axes), flatten_event(v, axes)
-    device = s.device.type
-    if not torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(s.device.type):
+        wide = torch.promote_types(s.dtype, v.dtype)
+        s, v = s.to(wide), v.to(wide)
+    with without_autocast(s):
         return torch.einsum("n...d,mnd->n...m", s, v)
-    wide = torch.promote_types(s.dtype, v.dtype)
-    with torch.autocast(device, enabled=False):
-        return torch.einsum("n...d,mnd->n...m", s.to(wide), v.to(wide))

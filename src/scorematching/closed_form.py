@@ -33,6 +33,7 @@ from scorematching._checks import (
     check_shape,
     is_number,
 )
+from scorematching._precision import at_least_single, without_autocast
 from scorematching.derivatives import routes
 from scorematching.fields import LogDensityField, answer, directions
 from scorematching.objectives import Objective, SlicedScoreMatchingVR
@@ -72,7 +73,8 @@ class QuadraticForm:
 
     def __call__(self, alpha: Tensor) -> Tensor:
         """The mean loss at weights ``alpha: (L,)``, without a penalty: ``()``."""
-        return 0.5 * alpha @ self.G @ alpha + self.b @ alpha + self.constant
+        with without_autocast(self.G):
+            return 0.5 * alpha @ self.G @ alpha + self.b @ alpha + self.constant
 
     def merge(self, other: QuadraticForm) -> QuadraticForm:
         """The form of the points of both."""
@@ -166,9 +168,10 @@ def quadratic_form(
     check_points(x)
     # The base is one more feature, of weight one, so that it gets the same noise.
     first, second = objective.terms(_FeatureField(_joined(features, base)), x, noise)
-    rows = first.movedim(-1, 0).flatten(0, 1)  # (K N, 1 + L)
-    square = rows.mT @ rows / x.shape[0]
-    linear = second.mean(0)
+    rows = at_least_single(first.movedim(-1, 0).flatten(0, 1))  # (K N, 1 + L)
+    with without_autocast(x):
+        square = rows.mT @ rows / x.shape[0]
+    linear = at_least_single(second).mean(0)
     return QuadraticForm(
         G=square[1:, 1:],
         b=square[1:, 0] + linear[1:],
@@ -286,11 +289,13 @@ def _check_factor(matrix: Tensor, factor: Tensor, info: Tensor, lam: float | Ten
     if not can_read_values(info):
         return
     # Rounding can make the pivots of a singular matrix positive, with a meaningless solution.
-    eps, pivots = torch.finfo(matrix.dtype).eps, factor.diagonal().square()
-    lost = pivots <= 4 * eps * matrix.diagonal().max()
-    if not isinstance(lam, Tensor) and lam == 0:
-        # No ridge limits the error, which is some per cent here: x and x^2 far from zero.
-        lost |= pivots <= 1000 * eps * matrix.diagonal()
+    # Each is compared with its own entry of the diagonal, since features may have any units;
+    # only gradients that are rounding errors of those of other features are lost, too.
+    eps, own = torch.finfo(matrix.dtype).eps, matrix.diagonal()
+    # No ridge limits the error, which is some per cent there: x and x^2 far from zero.
+    times = 1000 if not isinstance(lam, Tensor) and lam == 0 else 4
+    lost = factor.diagonal().square() <= times * eps * own
+    lost |= own <= (4 * eps) ** 2 * own.max()
     if int(info) or bool(lost.any()):
         where = int(info) or int(lost.nonzero()[0]) + 1
         raise ValueError(

@@ -64,6 +64,11 @@ def entropy_terms(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
     """
     check_batch(z, "z")
     check_count(event_axes, "event_axes", "points that are vectors have one axis")
+    if event_axes >= z.ndim:
+        raise ValueError(
+            f"event_axes must be less than the number of axes of z, got {event_axes} for shape "
+            f"{tuple(z.shape)}; it counts the axes of one point, without that of the batch"
+        )
     if not isinstance(score, Tensor):
         advice = "give the scores at z, or lambda z: network(z, x)"
         check_type(score, Callable, "score must be a tensor or a function of z", advice)

@@ -325,6 +325,12 @@ def test_paper_split_holds_out_a_thousand_at_most() -> None:
     assert [len(part) for part in paper_split(torch.zeros(20_000, 1))] == [18_000, 1000, 1000]
 
 
+def test_split_takes_counts_of_numpy() -> None:
+    counts = np.array([6, 3, 1])
+    for sizes in (counts, (*counts,)):
+        assert [len(part) for part in split(torch.zeros(10, 1), sizes)] == [6, 3, 1]
+
+
 def test_split_obeys_its_generator() -> None:
     x = torch.arange(50.0)[:, None]
     first, again, other = (split(x, (30, 10, 10), generator(k)) for k in (0, 0, 1))

@@ -122,6 +122,14 @@ def test_whitening_a_singular_covariance_raises() -> None:
         Whiten.fit(x[:3])
 
 
+def test_whitening_many_points_of_single_precision() -> None:
+    """The rank does not depend on how many points there are: columns of sizes 1 and 1/200."""
+    x = torch.randn(100_000, 2, generator=generator()) * torch.tensor([1.0, 0.005])
+    assert Whiten.fit(x).std.tolist() == pytest.approx([1.0, 0.005], rel=0.02)
+    with pytest.raises(ValueError, match="full rank 3 to be whitened, got rank 2"):
+        Whiten.fit(torch.cat([x, 0.3 * x[:, :1] + x[:, 1:]], 1))
+
+
 def test_standardise_serves_any_event_shape() -> None:
     x = torch.randn(30, 2, 3, generator=generator(), dtype=torch.float64)
     z = Standardise.fit(x)(x)

@@ -134,3 +134,16 @@ def test_projected_scores_stay_in_single_precision(
         found = objective.loss(field, x, v).detach()
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("seed", [6, 38, 56])
+def test_rounding_to_half_precision_is_no_kink(seed: int) -> None:
+    """Smoothness is measured without autocast: one in twenty of such networks was refused."""
+    g = torch.Generator().manual_seed(seed)
+    objective, x = sm.SlicedScoreMatchingVR(), torch.randn(40, 3, generator=g)
+    smooth = sm.models.ScoreNetwork(3, (32, 32), generator=g)
+    kinked = sm.models.ScoreNetwork(3, (32, 32), activation=nn.ReLU, generator=g)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert objective(sm.VectorField(smooth), x, generator=g).isfinite().all()
+        with pytest.raises(sm.SmoothnessError):
+            objective(sm.VectorField(kinked), x, generator=g)

@@ -354,3 +354,45 @@ def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
     model = make_implicit_vae(2, dim=5, hidden=(4,), with_score_network=False)
     with pytest.raises(error, match=message):
         call(model, torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("kind", [VAE, ImplicitVAE, WAE])
+@pytest.mark.parametrize("axes", [(), (1, 1)])
+def test_encoders_of_other_shapes_are_refused(kind: Any, axes: tuple[int, ...]) -> None:
+    """Too many latents, or axes left over from an image, were broadcast: (N, Dz, N) losses."""
+    width = (4 if kind is VAE else 2) + (not axes)
+    layers = (nn.Flatten(), nn.Linear(4, width), nn.Unflatten(1, (width, *axes)))
+    if kind is ImplicitVAE:
+        encoder: Any = ConditionalEncoder(nn.Sequential(*layers))
+    else:
+        encoder = nn.Sequential(*layers)
+    model = kind(encoder, nn.Linear(2, 4), NormalPixels(), 2)
+    score = () if kind is VAE else (torch.neg,)
+    with pytest.raises(ValueError, match=r"encoder must return .* as latent_dim says, got \(3, "):
+        model.loss(torch.ones(3, 4), *score)
+
+
+class ConditionalEncoder(nn.Module):
+    """An encoder that has no use for its noise."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, eps: Tensor, x: Tensor) -> Tensor:
+        z: Tensor = self.net(x)
+        return z[:, None].expand(-1, eps.shape[1], *z.shape[1:])
+
+
+def test_wasserstein_error_is_that_of_pairs() -> None:
+    """``(N, 1, H, W)`` less ``(N, H, W)`` is ``(N, N, H, W)``: all pairs of images."""
+    x = normal(3, 1, 2, 2)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).double()
+    lost = nn.Sequential(nn.Linear(2, 4), nn.Unflatten(1, (2, 2))).double()
+    with pytest.raises(ValueError, match=r"decoder's output, \(3, 2, 2\), got \(3, 1, 2, 2\)"):
+        WAE(encoder, lost, NormalPixels(), 2).loss(x, torch.neg)
+    model = WAE(encoder, nn.Sequential(lost, nn.Unflatten(1, (1, 2))), NormalPixels(), 2)
+    z = model.encode(x)
+    error = (x[:, 0] - lost(z)).square().sum((1, 2))
+    entropy = (-z.detach() * z).sum(1)  # the surrogate for the score -z
+    assert near(model.loss(x, torch.neg), error + 10 * (entropy - model.log_prior(z)))

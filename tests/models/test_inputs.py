@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -45,3 +46,26 @@ def test_objectives_pass_the_message_on() -> None:
 def test_half_precision_still_works_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert MODELS["ScoreNetwork"]()(torch.zeros(3, 4).bfloat16()).shape == (3, 4)
+
+
+def test_widths_and_activations_of_another_kind_are_refused() -> None:
+    """As errors of Python they named neither the argument nor what it must be."""
+    wrong: Any
+    for wrong in (64, None, "64"):
+        for make in (sm.models.MLPDensity, sm.models.ScoreNetwork, sm.models.NICE):
+            with pytest.raises(TypeError, match=r"hidden must be a sequence .* units is \(64,\)"):
+                make(2, hidden=wrong)
+    assert sm.models.MLPDensity(2, hidden=np.array([3])).net[0].out_features == 3  # type: ignore[arg-type]
+    for wrong in (nn.SiLU(), torch.tanh, "tanh"):
+        with pytest.raises(TypeError, match=r"activation must make a layer .* such as nn.SiLU"):
+            sm.models.MLPDensity(2, activation=wrong)
+
+
+def test_classes_of_pixels_are_refused() -> None:
+    decoder = nn.Linear(2, 4)
+    wrong: Any
+    for wrong in (sm.models.BernoulliPixels, "bernoulli"):
+        with pytest.raises(TypeError, match=r"observation must be .*; pass BernoulliPixels\(\)"):
+            sm.models.VAE(nn.Linear(4, 4), decoder, wrong, 2)
+        with pytest.raises(TypeError, match=r"observation must be .*; pass BernoulliPixels\(\)"):
+            sm.evaluation.decoder_log_likelihood(decoder, torch.ones(3, 4), 2, wrong)

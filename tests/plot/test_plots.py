@@ -334,3 +334,19 @@ def test_names_are_shown_as_they_are() -> None:
     assert sm.plot.pairs(data)[2, 0].get_xlabel() == r"a \$ for \$"
     with pytest.raises(ValueError, match="names must hold one name for each of the 3 columns"):
         sm.plot.pairs(data, names=["a"])
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_models_with_a_second_axis_are_refused(dim: int) -> None:
+    """Of ``(N, 1)`` numbers one picture was of all pairs, and a score was drawn as its slope."""
+    x = np.random.default_rng(0).normal(size=(50, dim))
+    column = lambda z: -0.5 * z.square().sum(-1, keepdim=True)  # noqa: E731
+    for draw, model in (
+        (sm.plot.density, column),
+        (sm.plot.score_field, column),
+        (sm.plot.score_field, torch.neg),
+    ):
+        with pytest.raises(ValueError, match=r"one log-density per point, .* with \.squeeze\(-1\)"):
+            draw(model, x)
+        with pytest.raises(ValueError, match=r"one log-density per point, .* with \.squeeze\(-1\)"):
+            draw(sm.LogDensityField(model), x)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
+import scorematching as sm
 from scorematching.distributions import Banana, Distribution, Gaussian, GaussianMixture
-from scorematching.samplers import hmc
+from scorematching.samplers import (
+    adapt,
+    adapt_step_size,
+    begin_adaptation,
+    hmc,
+    langevin,
+    mala,
+    start,
+    target_of,
+)
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY, ROUTES
 
@@ -223,3 +234,50 @@ def test_chains_that_could_never_move_are_refused(what: str) -> None:
     with pytest.raises(ValueError, match="must be numbers where chains start, got NaN at 1 of 5"):
         hmc.start(hmc.target_of(density), x)
     hmc.start(hmc.target_of(density), x[:3])
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_log_density_is_no_target(count: int, generator: torch.Generator) -> None:
+    """The log-densities of two chains, unpacked, passed as a log-density and a score."""
+    x = torch.randn(count, 3, generator=generator)
+    normal = lambda x: -0.5 * x.square().sum(-1)  # noqa: E731
+    target = target_of(normal)
+    state = start(target, x)
+    wrong: Any = normal
+    for step in (
+        lambda: start(wrong, x),
+        lambda: hmc.step(state, wrong, 0.1),
+        lambda: mala.step(state, wrong, 0.1),
+    ):
+        with pytest.raises(TypeError, match=r"and scores .*; pass samplers.target_of"):
+            step()
+    points: Any = x
+    for step in (lambda: hmc.step(points, target, 0.1), lambda: mala.step(points, target, 0.1)):
+        with pytest.raises(TypeError, match=r"state must be a State .* samplers\.start"):
+            step()
+
+
+def test_fields_are_no_functions() -> None:
+    field: Any = sm.LogDensityField(lambda x: -0.5 * x.square().sum(-1))
+    with pytest.raises(TypeError, match="log_density must be callable, got LogDensityField"):
+        target_of(field)
+    assert target_of(field.log_density)(torch.ones(1, 2))[0].tolist() == [-1.0]
+    with pytest.raises(TypeError, match=r"score must be callable, got .* the method score"):
+        langevin.step(torch.ones(1, 2), field, 0.1)
+
+
+def test_adaptation_takes_numbers_and_refuses_negative_steps() -> None:
+    state, half = begin_adaptation(0.1), torch.tensor(0.5, dtype=torch.float64)
+    assert adapt(state, 0.5).step_size == adapt(state, half).step_size
+    assert adapt_step_size(0.1, 0.5) == adapt_step_size(0.1, half.expand(3))
+    with pytest.raises(ValueError, match=r"step_size must be positive, got -1\.0"):
+        begin_adaptation(torch.tensor([0.1, -1.0]))
+
+
+@pytest.mark.parametrize("sampler", [hmc, mala])
+def test_steps_keep_no_graph(sampler: Any) -> None:
+    """Points of a network have one, which grew with every step of their chains."""
+    x = torch.ones(3, 2, requires_grad=True)
+    target = target_of(lambda x: -0.5 * x.square().sum(-1))
+    state, _ = sampler.step(start(target, 2 * x), target, 0.1)
+    assert not any(part.requires_grad for part in state)

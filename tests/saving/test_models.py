@@ -52,6 +52,21 @@ def test_modes_of_parts_are_kept(tmp_path: Path) -> None:
     assert frozen == ["0.location"]
 
 
+def test_layers_without_weights_may_be_shared(tmp_path: Path) -> None:
+    """One activation in several places, as many write it, and layers that do nothing."""
+    activation, dropout = nn.Softplus(beta=2.0), nn.Dropout(0.5).eval()
+    parts = [nn.Linear(2, 3), activation, dropout, nn.Linear(3, 3), activation, dropout]
+    saved = nn.Sequential(*parts, nn.Identity(1, unused=2), nn.Linear(3, 1))
+    loaded = sm.load(sm.save(saved, tmp_path / "m"))
+    x = torch.linspace(-1, 1, 8).reshape(4, 2)
+    assert torch.equal(loaded(x), saved(x))
+    assert repr(loaded) == repr(saved)
+    assert [part.training for part in loaded] == [part.training for part in saved]
+    norm = nn.BatchNorm1d(3, affine=False)
+    with pytest.raises(TypeError, match="must not use one weight in two places"):
+        sm.save(nn.Sequential(nn.Linear(2, 3), norm, nn.Linear(3, 3), norm), tmp_path / "n")
+
+
 def test_loading_leaves_the_random_state_and_takes_no_memory_of_the_file(tmp_path: Path) -> None:
     folder = sm.save(model("nice"), tmp_path / "m")
     before = torch.get_rng_state()

@@ -136,8 +136,8 @@ class Whiten(Transform):
         Args:
             x: points ``(N, D)``.
             symmetric: whether to rotate back.
-            min_ratio: least ratio of the smallest to the largest standard deviation; None is the
-                rounding of the dtype.
+            min_ratio: least ratio of the smallest to the largest standard deviation; None refuses
+                those that may be rounding errors.
 
         Raises:
             ValueError: the covariance of x is singular.
@@ -147,17 +147,16 @@ class Whiten(Transform):
         wide = x.double()
         mean = wide.mean(0)
         _, singular, vt = torch.linalg.svd(wide - mean, full_matrices=False)
-        tolerance = max(x.shape) * torch.finfo(x.dtype).eps if min_ratio is None else min_ratio
-        rank = int((singular > tolerance * singular[0]).sum())
+        least = _rounding(x, singular[0]) if min_ratio is None else min_ratio * singular[0]
+        rank = int((singular > least).sum())
         if rank < x.shape[1]:
             raise ValueError(
                 f"x must have a covariance of full rank {x.shape[1]} to be whitened, got rank "
                 f"{rank} from {x.shape[0]} points; drop columns (see drop_correlated) or add points"
             )
-        v = vt.mT
-        signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
+        signs = vt.gather(1, vt.abs().argmax(1, keepdim=True)).sign()
         std = singular / x.shape[0] ** 0.5
-        return cls(mean.to(x), (v * signs).to(x), std.to(x), symmetric)
+        return cls(mean.to(x), (vt * signs).mT.to(x), std.to(x), symmetric)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(x - mean) V diag(1 / std)``, rotated back if symmetric."""
@@ -326,6 +325,12 @@ class Dequantise:
         if hasattr(x, "columns"):
             return type(x)(noisy.numpy(), columns=x.columns, index=x.index)
         return noisy.numpy()
+
+
+def _rounding(x: Tensor, largest: Tensor) -> Tensor:
+    """How much rounding of points, and in double precision, may change their singular values."""
+    of_points = 2 * torch.finfo(x.dtype).eps * x.double().norm()
+    return of_points + max(x.shape) * torch.finfo(torch.float64).eps * largest
 
 
 def _as_tensor(x: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """Splits into training, validation and test points."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -74,7 +75,7 @@ def _counts(n: int, sizes: Sequence[int] | Sequence[float]) -> list[int]:
             f"sizes must be three counts or fractions, none negative, got {tuple(sizes)}; "
             "0 leaves a part empty"
         )
-    if all(isinstance(size, int) for size in sizes) and sum(sizes) == n:
+    if all(isinstance(size, Integral) for size in sizes) and sum(sizes) == n:
         return [int(size) for size in sizes]
     if abs(sum(sizes) - 1) > 1e-9:
         raise ValueError(

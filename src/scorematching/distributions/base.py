@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scorematching import _checks
 from scorematching._checks import check_count
+from scorematching._precision import without_autocast
 from scorematching._random import normal, uniform
 
 Array = Tensor | ArrayLike
@@ -21,7 +22,8 @@ class Distribution(ABC):
     """A distribution on R^D with everything in closed form.
 
     Subclasses write `_log_density`, `_score` and `_sample`; the public methods check their
-    arguments. Points of another shape raise ValueError, of another dtype TypeError; see `to`.
+    arguments, and stay in their precision under autocast. Points of another shape raise
+    ValueError, of another dtype TypeError; see `to`.
 
     Attributes:
         dim: D, the number of coordinates.
@@ -61,12 +63,14 @@ class Distribution(ABC):
     def log_density(self, x: Tensor) -> Tensor:
         """Normalised log-density, ``x: (N, D) -> (N,)``."""
         self._check_points(x)
-        return self._log_density(x)
+        with without_autocast(self._like):
+            return self._log_density(x)
 
     def score(self, x: Tensor) -> Tensor:
         """Gradient of the log-density by its formula, ``x: (N, D) -> (N, D)``."""
         self._check_points(x)
-        return self._score(x)
+        with without_autocast(self._like):
+            return self._score(x)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n independent points of exactly this distribution, ``(n, D)``.
@@ -76,7 +80,8 @@ class Distribution(ABC):
             generator: source of randomness; None is torch's default generator.
         """
         check_count(n, "n", "ask for one point or more")
-        return self._sample(n, generator)
+        with without_autocast(self._like):
+            return self._sample(n, generator)
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

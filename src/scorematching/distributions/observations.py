@@ -6,7 +6,7 @@ Outputs may have axes in front of those of the points, for many latents of each:
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,16 @@ class Observation(Protocol):
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw a point for every output, of its shape."""
+
+
+def check_observation(value: Any) -> None:
+    """Require the distribution of a point given the decoder's output."""
+    methods = ("mean", "log_prob", "sample")
+    if isinstance(value, type) or not all(hasattr(value, name) for name in methods):
+        raise TypeError(
+            f"observation must be a distribution of pixels, got {value!r}; pass BernoulliPixels() "
+            "for pixels from 0 to 1, NormalPixels() for others"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from scorematching._checks import can_read_values
+from scorematching._precision import at_least_single, without_autocast
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.radial import Kernel
 
@@ -14,6 +15,9 @@ from scorematching.kernels.radial import Kernel
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelScore(ABC):
     """A score estimated from sets of samples with a kernel.
+
+    Fits are computed in double precision: an inverse kernel matrix magnifies rounding by the number
+    of samples over the ridge. Results have the dtype of the points.
 
     Attributes:
         samples: B sets of M samples, ``(*B, M, D)``.
@@ -43,11 +47,24 @@ class KernelScore(ABC):
 
     @abstractmethod
     def _score(self, x: Tensor) -> Tensor:
-        """`score` of checked points."""
+        """`score` of checked points in the precision of the fit."""
+
+    @property
+    @abstractmethod
+    def _fitted(self) -> Tensor:
+        """What was fitted, in the precision of the fit."""
+
+    @property
+    def _wide(self) -> Tensor:
+        """The samples in the precision of the fit."""
+        return self.samples.to(self._fitted.dtype)
 
     def _in_chunks(self, function: Any, x: Tensor, chunk_size: int | None) -> Tensor:
+        x = at_least_single(x)
         check_queries(x, self.samples, "x")
-        return in_chunks(function, x, self.samples.shape[-2], chunk_size)
+        wide = x.to(self._fitted.dtype)
+        with without_autocast(self.samples):
+            return in_chunks(function, wide, self.samples.shape[-2], chunk_size).to(x.dtype)
 
 
 def add_ridge(matrix: Tensor, ridge: float | Tensor) -> Tensor:
@@ -56,8 +73,11 @@ def add_ridge(matrix: Tensor, ridge: float | Tensor) -> Tensor:
     return matrix.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
 
 
-def check_samples(samples: Any) -> None:
-    """Require sets of two or more finite samples, ``(*B, M, D)``."""
+def checked_samples(samples: Any) -> Tensor:
+    """Sets of two or more finite samples, ``(*B, M, D)``, in single precision or above.
+
+    Half precision, as of a model under autocast, is too little for inverse kernel matrices.
+    """
     if not isinstance(samples, Tensor) or not samples.is_floating_point():
         kind = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
         raise TypeError(
@@ -75,6 +95,7 @@ def check_samples(samples: Any) -> None:
             f"samples must be finite, got NaN or infinity in {bad} points; drop them, or find out "
             "what diverged"
         )
+    return at_least_single(samples)
 
 
 def check_queries(x: Any, samples: Tensor, name: str) -> None:

@@ -17,6 +17,11 @@ _MAX_ENTRIES = 2**24
 """Entries of one matrix of distances that `in_chunks` keeps in memory."""
 
 
+def widened(x: Tensor) -> Tensor:
+    """Points in double precision, where the device has it."""
+    return x if x.device.type == "mps" else x.double()
+
+
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """``|x_i - y_j|^2``: ``(*B, M, D), (*B, N, D) -> (*B, M, N)``, by one matrix product.
 
@@ -32,8 +37,7 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
             f"x must have {y.shape[-1]} coordinates, as many as y, got {x.shape[-1]}; "
             "evaluate a score at points of the dimension of its samples"
         )
-    wide = x.dtype if x.device.type == "mps" else torch.float64  # mps has no double precision
-    x_wide, y_wide = x.to(wide), y.to(wide)
+    x_wide, y_wide = widened(x), widened(y)
     centre = _centre(y_wide)
     a, b = x_wide - centre, y_wide - centre
     squares = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]

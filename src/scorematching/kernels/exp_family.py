@@ -11,8 +11,8 @@ from torch import Tensor
 from scorematching._checks import check_positive
 from scorematching._memory import Budget
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.base import KernelScore
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.radial import Kernel
 
 
@@ -56,13 +56,17 @@ class KernelExpFamily(KernelScore):
         """The log-density at points, up to a constant for each set: ``(*B, N, D) -> (*B, N)``."""
         return self._in_chunks(self._log_density, x, chunk_size)
 
+    @property
+    def _fitted(self) -> Tensor:
+        return self.coefficients
+
     def _score(self, x: Tensor) -> Tensor:
-        xi = Drift(self.samples, self.kernel, self.base)
+        xi = Drift(self._wide, self.kernel, self.base)
         sums = self.kernel.mixed_sum(x, self.points, self.coefficients)
         return self.base.score(x) - self.scale[..., None, None] * xi.gradient(x) + sums
 
     def _log_density(self, x: Tensor) -> Tensor:
-        xi = Drift(self.samples, self.kernel, self.base)
+        xi = Drift(self._wide, self.kernel, self.base)
         sums = self.kernel.directed_sum(x, self.points, self.coefficients)
         return self.base.log_density(x) - self.scale[..., None] * xi(x) + sums
 
@@ -139,8 +143,8 @@ def prepare(
     include_diagonal: bool,
     budget: Budget | None,
 ) -> tuple[Kernel, Drift]:
-    """Check the samples; returns the kernel and the function xi."""
-    check_samples(samples)
+    """The kernel and the function xi for checked samples, in double precision."""
+    samples = widened(samples)
     k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
     mean = samples.mean(-2, keepdim=True)
     precision = torch.zeros_like(mean)

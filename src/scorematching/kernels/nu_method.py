@@ -7,6 +7,8 @@ from torch import Tensor
 
 from scorematching._checks import check_count, check_positive
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
+from scorematching.kernels.base import checked_samples
 from scorematching.kernels.distances import in_chunks
 from scorematching.kernels.exp_family import KernelExpFamily, per_set, prepare
 
@@ -44,21 +46,23 @@ def fit_nu_method(
     """
     check_count(num_iterations, "num_iterations", "10 act like lam = 1e-2")
     check_positive(nu, "nu", "1.0 suits most data")
-    with limited(max_memory, "take a random subset") as budget:
+    samples = checked_samples(samples)
+    with limited(max_memory, "take a random subset") as budget, without_autocast(samples):
         k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
-        num, step = samples.shape[-2], per_set(1 / k.curvature, samples)
-        slopes = xi.gradients(samples)
-        a, c = torch.zeros_like(step), torch.zeros_like(samples)
+        x = xi.samples
+        num, step = x.shape[-2], per_set(1 / k.curvature, x)
+        slopes = xi.gradients(x)
+        a, c = torch.zeros_like(step), torch.zeros_like(x)
         a_before, c_before = a, c
         for t in range(1, num_iterations + 1):
             u, w = nu_coefficients(t, nu)
-            mixed = partial(k.mixed_sum, y=samples, vectors=c)
-            drift = in_chunks(mixed, samples, num, budget=budget)
+            mixed = partial(k.mixed_sum, y=x, vectors=c)
+            drift = in_chunks(mixed, x, num, budget=budget)
             gradient = drift - a[..., None, None] * slopes
             gradient = (w * step[..., None, None] / num) * gradient
             a, a_before = a + u * (a - a_before) + w * step, a
             c, c_before = c + u * (c - c_before) - gradient, c
-        return KernelExpFamily(samples, k, xi.base, a, samples, c)
+        return KernelExpFamily(samples, k, xi.base, a, x, c)
 
 
 def nu_coefficients(t: int, nu: float) -> tuple[float, float]:

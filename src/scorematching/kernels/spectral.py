@@ -9,9 +9,10 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, check_count, check_flag, is_number
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, check_samples
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.base import KernelScore, checked_samples
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.memory import check_memory
 
 _ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
@@ -66,8 +67,12 @@ class SpectralScore(KernelScore):
         """The score at the samples themselves, ``(*B, M, D)``."""
         return self.values
 
+    @property
+    def _fitted(self) -> Tensor:
+        return self.coefficients
+
     def _score(self, x: Tensor) -> Tensor:
-        return self.kernel(x, self.samples) @ self.coefficients
+        return self.kernel(x, self._wide) @ self.coefficients
 
 
 def fit_spectral(
@@ -113,21 +118,22 @@ def fit_spectral(
         >>> fit_spectral(torch.randn(8, 100, 2), num_eigen=6).num_eigen.tolist()
         [6, 6, 6, 6, 6, 6, 6, 6]
     """
-    check_samples(samples)
+    samples = checked_samples(samples)
     _check_share(num_eigen, mass, samples.shape[-2])
     check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
-    with limited(max_memory, _ADVICE) as budget:
-        check_memory(samples, 4, _ADVICE, budget)
+    with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
+        wide, num = widened(samples), samples.shape[-2]
+        check_memory(wide, 4, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
-        num = samples.shape[-2]
-        sums = in_chunks(lambda x: k.grad_sum(x, samples), samples, num, budget=budget)
-        mu, U = solver(in_chunks(lambda x: k(x, samples), samples, num, budget=budget))
+        sums = in_chunks(lambda x: k.grad_sum(x, wide), wide, num, budget=budget)
+        mu, U = solver(in_chunks(lambda x: k(x, wide), wide, num, budget=budget))
         count = _num_kept(mu, num_eigen, mass, average_mass)
         kept = torch.arange(num, device=mu.device) < count[..., None]
         _check_kept(mu, kept)
         inverse = torch.where(kept, 1 / mu, 0.0)[..., None]
         beta = -inverse * (U.mT @ -sums)
-        return SpectralScore(samples, k, U @ (inverse * beta), U @ beta, mu, count)
+        values = (U @ beta).to(samples.dtype)
+        return SpectralScore(samples, k, U @ (inverse * beta), values, mu.to(samples.dtype), count)
 
 
 def _num_kept(mu: Tensor, num_eigen: int | None, mass: float, average_mass: bool) -> Tensor:

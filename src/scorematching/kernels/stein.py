@@ -7,9 +7,10 @@ from torch import Tensor
 
 from scorematching._checks import can_read_values, is_number
 from scorematching._memory import limited
+from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
-from scorematching.kernels.base import KernelScore, add_ridge, check_samples
-from scorematching.kernels.distances import in_chunks
+from scorematching.kernels.base import KernelScore, add_ridge, checked_samples
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.memory import check_memory
 
 _ADVICE = "take a random subset, or SlicedScoreEstimator, which is trained"
@@ -54,12 +55,19 @@ class SteinScore(KernelScore):
 
     def at_samples(self) -> Tensor:
         """The score at the samples themselves, ``(*B, M, D)``."""
-        return -self.root.mT @ (self.root @ self.gradient_sums)
+        with without_autocast(self.root):
+            scores = -self.root.mT @ (self.root @ self.gradient_sums)
+        return scores.to(self.samples.dtype)
+
+    @property
+    def _fitted(self) -> Tensor:
+        return self.root
 
     def _score(self, x: Tensor) -> Tensor:
-        u = self.kernel(x, self.samples) @ self.root.mT
+        y = self._wide
+        u = self.kernel(x, y) @ self.root.mT
         w = u @ self.root
-        total = self.kernel.grad_sum(x, self.samples, 1 + w) + w @ self.gradient_sums
+        total = self.kernel.grad_sum(x, y, 1 + w) + w @ self.gradient_sums
         return total / (1 + self.eta - u.square().sum(-1, keepdim=True))
 
 
@@ -96,17 +104,17 @@ def fit_stein(
         >>> fit_stein(torch.randn(8, 100, 2)).at_samples().shape
         torch.Size([8, 100, 2])
     """
-    check_samples(samples)
+    samples = checked_samples(samples)
     if not is_number(eta) or not 0 <= eta < float("inf"):
         raise ValueError(
             f"eta must be a finite number, zero or larger, got {eta!r}; 1e-3 suits most samples"
         )
-    with limited(max_memory, _ADVICE) as budget:
-        check_memory(samples, 3, _ADVICE, budget)
+    with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
+        wide, num = widened(samples), samples.shape[-2]
+        check_memory(wide, 3, _ADVICE, budget)
         k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
-        num = samples.shape[-2]
-        sums = in_chunks(lambda x: k.grad_sum(x, samples), samples, num, budget=budget)
-        root = _inverse_root(in_chunks(lambda x: k(x, samples), samples, num, budget=budget), eta)
+        sums = in_chunks(lambda x: k.grad_sum(x, wide), wide, num, budget=budget)
+        root = _inverse_root(in_chunks(lambda x: k(x, wide), wide, num, budget=budget), eta)
         return SteinScore(samples, k, eta, root, -sums)
 
 

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from scorematching._checks import check_positive
 from scorematching._memory import Chunks, limited, sum_of_chunks
-from scorematching.kernels.base import add_ridge, check_queries
-from scorematching.kernels.distances import in_chunks
+from scorematching._precision import at_least_single, without_autocast
+from scorematching.kernels.base import add_ridge, check_queries, checked_samples
+from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
 from scorematching.kernels.memory import check_memory
 
@@ -59,17 +60,18 @@ def fit_kernel_exp_family(
     """
     check_positive(lam, "lam", "1e-2 is a good start")
     advice = "give inducing samples (num_inducing), or fewer of them, or use fit_nu_method"
-    with limited(max_memory, advice) as budget:
+    samples = checked_samples(samples)
+    with limited(max_memory, advice) as budget, without_autocast(samples):
         k, xi = prepare(samples, kernel, bandwidth, base_scale, include_diagonal, budget)
-        strength = lam * per_set(k.curvature, samples)
+        x, strength = xi.samples, lam * per_set(k.curvature, xi.samples)
         if inducing is None:
-            check_memory(samples, 2 * samples.shape[-1] ** 2, advice, budget)
-            c = _tikhonov(xi, strength)
-            return KernelExpFamily(samples, k, xi.base, 1 / strength, samples, c)
-        check_queries(inducing, samples, "inducing")
-        check_memory(inducing, 6 * samples.shape[-1] ** 2, advice, budget)
-        a, c = _nystrom(xi, inducing, strength)
-        return KernelExpFamily(samples, k, xi.base, a, inducing, c)
+            check_memory(x, 2 * x.shape[-1] ** 2, advice, budget)
+            return KernelExpFamily(samples, k, xi.base, 1 / strength, x, _tikhonov(xi, strength))
+        check_queries(at_least_single(inducing), samples, "inducing")
+        z = widened(inducing)
+        check_memory(z, 6 * x.shape[-1] ** 2, advice, budget)
+        a, c = _nystrom(xi, z, strength)
+        return KernelExpFamily(samples, k, xi.base, a, z, c)
 
 
 def _tikhonov(xi: Drift, lam: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Small networks for log-densities and scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +41,7 @@ class MLPDensity(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.net = mlp([dim, *hidden, 1], activation, generator)
+        self.net = mlp(widths(dim, hidden, 1), activation, generator)
         self.location = nn.Parameter(torch.zeros(dim))
         self.log_precision = nn.Parameter(torch.zeros(dim))
 
@@ -83,7 +83,7 @@ class ScoreNetwork(nn.Module):
         if context_dim != 0:
             check_count(context_dim, "context_dim", "zero is for no context")
         self.context_dim = context_dim
-        self.net = mlp([dim + context_dim, *hidden, dim], activation, generator)
+        self.net = mlp(widths(dim + context_dim, hidden, dim), activation, generator)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Score at ``x: (N, D)`` given ``context: (N, C)``: ``(N, D)``."""
@@ -135,7 +135,8 @@ class ConditionalMLP(nn.Module):
         check_count(dim, "dim", "it is the number of coordinates of z")
         check_count(context_dim, "context_dim", "for no context use ScoreNetwork")
         self.dim, self.context_dim = dim, context_dim
-        net = mlp([context_dim + dim, *hidden, outputs or dim], activation, generator)
+        every = widths(context_dim + dim, hidden, outputs or dim)
+        net = mlp(every, activation, generator)
         self.first: Any = net[0]
         self.rest = net[1:]
 
@@ -153,6 +154,16 @@ class ConditionalMLP(nn.Module):
         return output
 
 
+def widths(inputs: int, hidden: Any, outputs: int) -> list[int]:
+    """All widths of a network, from the inputs to the outputs."""
+    if not isinstance(hidden, Iterable) or isinstance(hidden, str):
+        raise TypeError(
+            f"hidden must be a sequence of widths, one for each hidden layer, got {hidden!r}; one "
+            "layer of 64 units is (64,), two are (64, 64)"
+        )
+    return [inputs, *hidden, outputs]
+
+
 def mlp(
     widths: Sequence[int],
     activation: Callable[[], nn.Module],
@@ -163,9 +174,25 @@ def mlp(
         check_count(width, "every width", "give dim and hidden as positive integers")
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
-        layers += [activation()] if i else []
+        layers += [_layer(activation)] if i else []
         layers.append(linear(inputs, outputs, generator))
     return nn.Sequential(*layers)
+
+
+def _layer(activation: Any) -> nn.Module:
+    """An activation layer, made by a class or function that is called without arguments."""
+    layer: Any = None
+    cause: TypeError | None = None
+    try:
+        layer = activation()
+    except TypeError as error:
+        cause = error
+    if not isinstance(layer, nn.Module):
+        raise TypeError(
+            "activation must make a layer when it is called without arguments, got "
+            f"{activation!r}; pass a class such as nn.SiLU, or lambda: nn.Softplus(beta=2.0)"
+        ) from cause
+    return layer
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from scorematching._checks import check_choice, check_coordinates, check_count, check_shape
 from scorematching._random import normal, uniform
 from scorematching.distributions import standard_normal_log_density
-from scorematching.models.networks import mlp
+from scorematching.models.networks import mlp, widths
 
 
 class Prior(NamedTuple):
@@ -89,7 +89,7 @@ class NICE(nn.Module):
         self.prior = prior
         halves = (dim + 1) // 2, dim // 2
         self.shifts = nn.ModuleList(
-            mlp([halves[i % 2], *hidden, halves[1 - i % 2]], nn.Softplus, generator)
+            mlp(widths(halves[i % 2], hidden, halves[1 - i % 2]), nn.Softplus, generator)
             for i in range(num_couplings)
         )
         self.log_scale = nn.Parameter(torch.zeros(dim))

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from scorematching._checks import check_shape
 from scorematching.derivatives.memory import owner_of
 from scorematching.domains import Box, Domain
 from scorematching.fields import Field, LogDensityField
@@ -108,7 +109,7 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
             "with scorematching.plot.score_field"
         )
     field = model if isinstance(model, LogDensityField) else _field(model, "score_samples")
-    return _evaluate(field.log_density, model, x, like)
+    return _evaluate(field.log_density, model, x, like, (len(x),))
 
 
 def _inside(model: Any, x: Array) -> Any:
@@ -126,7 +127,7 @@ def score_at(model: Any, x: Array, like: Any) -> Array:
     if hasattr(model, "conf_int") and hasattr(model, "predict"):
         return score_at(model.field, x, torch.empty(0, dtype=torch.float64))
     field = model if isinstance(model, Field) else _field(model, "grad_log_density")
-    return _evaluate(field.score, model, x, like)
+    return _evaluate(field.score, model, x, like, x.shape)
 
 
 def _as_given(x: Array, like: Any) -> Any:
@@ -141,14 +142,20 @@ def _field(model: Any, method: str) -> LogDensityField:
             f"the model must be an estimator with {method}, a field or a callable log-density, "
             f"got {type(model).__name__}"
         )
-    return LogDensityField(model, check_smoothness=False)
+    return LogDensityField(model, feature_axes=0, check_smoothness=False)
 
 
-def _evaluate(question: Callable[[Tensor], Tensor], model: Any, x: Array, like: Any) -> Array:
+def _evaluate(
+    question: Callable[[Tensor], Tensor], model: Any, x: Array, like: Any, shape: tuple[int, ...]
+) -> Array:
+    """The answers of a model at points, of the given shape: not those of several features."""
     example = _example(model, like)
     batches = torch.as_tensor(x).to(example).split(_BATCH_SIZE)
     with torch.no_grad():
-        return torch.cat([question(batch) for batch in batches]).double().cpu().numpy()
+        found = torch.cat([question(batch) for batch in batches])
+    advice = "end a one-column network with .squeeze(-1)"
+    check_shape(found, shape, "the model must have one log-density per point, answers {}", advice)
+    return found.double().cpu().numpy()
 
 
 def _example(model: Any, like: Any) -> Tensor:

@@ -60,14 +60,15 @@ def begin_adaptation(step_size: float | Tensor) -> Adaptation:
         >>> begin_adaptation(torch.tensor([0.1, 0.2])).step_size.shape
         torch.Size([2])
     """
+    least = step_size.min().item() if isinstance(step_size, Tensor) else step_size
+    check_positive(least, "step_size", "0.1 is a start for a density of unit scale")
     if not isinstance(step_size, Tensor):
-        check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
         step_size = torch.tensor(float(step_size), dtype=torch.float64)
     log = step_size.log()
     return Adaptation(log, log, torch.zeros_like(log), log + math.log(10), 0)
 
 
-def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adaptation:
+def adapt(state: Adaptation, acceptance: float | Tensor, wanted: float = 0.65) -> Adaptation:
     """The state after one more step: Nesterov's dual averaging.
 
     With ``a`` the acceptance of step n, and constants ``t0 = 10, gamma = 0.05, kappa = 0.75``::
@@ -91,7 +92,7 @@ def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adapta
     """
     n = state.num + 1
     share, weight = 1 / (n + 10), n**-0.75
-    gap = (wanted - acceptance).to(state.shortfall)
+    gap = torch.as_tensor(wanted - acceptance, dtype=state.shortfall.dtype).to(state.shortfall)
     shortfall = (1 - share) * state.shortfall + share * gap
     log = state.centre - math.sqrt(n) / 0.05 * shortfall
     average = weight * log + (1 - weight) * state.log_average
@@ -99,7 +100,10 @@ def adapt(state: Adaptation, acceptance: Tensor, wanted: float = 0.65) -> Adapta
 
 
 def adapt_step_size(
-    step_size: float | Tensor, acceptance: Tensor, wanted: float = 0.65, rate: float = 0.5
+    step_size: float | Tensor,
+    acceptance: float | Tensor,
+    wanted: float = 0.65,
+    rate: float = 0.5,
 ) -> float | Tensor:
     """The next step size, ``h exp(rate (a - wanted))``, for a target that changes between steps.
 
@@ -115,6 +119,8 @@ def adapt_step_size(
         >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)
         0.1
     """
+    if not isinstance(acceptance, Tensor):
+        acceptance = torch.tensor(acceptance, dtype=torch.float64)
     if isinstance(step_size, Tensor):
         return step_size * torch.exp(rate * (acceptance - wanted))
     factor = torch.exp(rate * (acceptance.double().mean() - wanted))

@@ -56,6 +56,8 @@ def target_of(log_density: LogDensity) -> Target:
         >>> value.tolist(), score.tolist()
         ([-1.0], [[-1.0, -1.0]])
     """
+    advice = "pass the function or module itself, or the method log_density of a field"
+    check_type(log_density, Callable, "log_density must be callable", advice)
 
     def target(x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
@@ -68,6 +70,22 @@ def target_of(log_density: LogDensity) -> Target:
         return value.detach(), score
 
     return target
+
+
+def ask(target: Target, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-densities and scores at points; requires that the target returns both.
+
+    The log-densities of two chains, unpacked, would pass as a log-density and a score.
+    """
+    found = target(x)
+    if isinstance(found, tuple | list) and len(found) == 2:
+        shapes = [tuple(part.shape) if isinstance(part, Tensor) else None for part in found]
+        if shapes == [x.shape[:1], x.shape]:
+            return found[0], found[1]
+    raise TypeError(
+        f"target must return log-densities {tuple(x.shape[:1])} and scores {tuple(x.shape)}, got "
+        f"{type(found).__name__}; pass samplers.target_of(log_density), not the log-density"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,10 +142,11 @@ def start(target: Target, x: Tensor) -> State:
         [2.0, 2.0, 2.0]
     """
     check_batch(x)
+    if can_read_values(x):
+        check_repeats(lambda z: ask(target, z)[0], x)
+    state = State(x, *ask(target, x))
     if not can_read_values(x):
-        return State(x, *target(x))
-    check_repeats(lambda z: target(z)[0], x)
-    state = State(x, *target(x))
+        return state
     bad = state.log_density.isnan() | state.score.isnan().flatten(1).any(1)
     if bool(bad.any()):
         raise ValueError(
@@ -148,6 +167,13 @@ def step_sizes(step_size: float | Tensor, x: Tensor) -> Any:
     `begin_adaptation` gives step sizes in double precision, on the CPU.
     """
     return per_chain(step_size.to(x) if isinstance(step_size, Tensor) else step_size, x)
+
+
+def checked_state(state: Any) -> State:
+    """A state of chains, detached: a graph through all steps would fill the memory."""
+    advice = "begin with samplers.start(target, x), then pass on what each step returns"
+    check_type(state, State, "state must be a State of chains", advice)
+    return State(*(part.detach() for part in state))
 
 
 def check_step_size(step_size: Any, x: Tensor) -> None:

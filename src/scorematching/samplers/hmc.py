@@ -17,7 +17,9 @@ from scorematching.samplers.base import (
     ForcedTarget,
     State,
     Target,
+    ask,
     check_step_size,
+    checked_state,
     per_chain,
     start,
     step_sizes,
@@ -119,7 +121,7 @@ def leapfrog(
         if remaining and isinstance(target, ForcedTarget):
             score = target.force_at(x)
         else:
-            log_density, score = target(x)
+            log_density, score = ask(target, x)
         kick = half * score
         momentum = momentum + kick
     return HMCState(x, log_density, score), momentum
@@ -176,6 +178,7 @@ def step(
         >>> bool(info.acceptance.mean() > 0.99)
         True
     """
+    state = checked_state(state)
     check_count(num_leapfrog, "num_leapfrog", "ten is a common choice")
     check_step_size(step_size, state.x)
     return move(state, target, draw(state.x, generator), step_size, num_leapfrog)

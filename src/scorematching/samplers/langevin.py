@@ -6,12 +6,13 @@ distribution that is only close to the target: for a Gaussian of precision P its
 ``P^-1 (I - h^2 P / 4)^-1``. `mala` adds the test.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_vector
+from scorematching._checks import check_batch, check_type, check_vector
 from scorematching._random import normal
 from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers.base import check_step_size, step_sizes
@@ -85,6 +86,8 @@ def step(
         True
     """
     check_batch(x)
+    advice = "pass a function of points, such as the method score of a field"
+    check_type(score, Callable, "score must be callable", advice)
     check_step_size(step_size, x)
     check_mode(score, x)
     return move(x, score, draw(x, generator), step_size)

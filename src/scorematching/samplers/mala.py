@@ -9,7 +9,7 @@ logarithm of that ratio.
 import torch
 
 from scorematching.samplers import hmc
-from scorematching.samplers.base import State, Target, check_step_size
+from scorematching.samplers.base import State, Target, check_step_size, checked_state
 from scorematching.samplers.hmc import HMCInfo, HMCNoise, draw
 
 __all__ = ["draw", "move", "step"]
@@ -55,5 +55,6 @@ def step(
         >>> bool(info.acceptance.mean() > 0.99)
         True
     """
+    state = checked_state(state)
     check_step_size(step_size, state.x)
     return move(state, target, draw(state.x, generator), step_size)

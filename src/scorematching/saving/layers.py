@@ -30,8 +30,8 @@ def layer_arguments(layer: nn.Module) -> dict[str, Any]:
         TypeError: if the layer does not keep its arguments.
     """
     found: dict[str, Any] = {}
-    if type(layer).__init__ is nn.Module.__init__:  # Tanh and others without arguments
-        return found
+    if type(layer).__init__ is nn.Module.__init__ or type(layer) is nn.Identity:
+        return found  # Tanh and others without arguments, or that ignore them
     for name, parameter in inspect.signature(type(layer)).parameters.items():
         if name in _SKIPPED or name.startswith("_"):
             continue

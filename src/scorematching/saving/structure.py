@@ -29,10 +29,16 @@ def describe(module: nn.Module, encode: Encode) -> dict[str, Any]:
         raise TypeError(_refusal(module))
     about: dict[str, Any] = {"layer": type(module).__name__}
     if is_container(module):
-        children = module.named_children()
+        children = _children(module)
         return {**about, "children": [[key, describe(part, encode)] for key, part in children]}
     found = layer_arguments(module)
     return {**about, "arguments": {k: _value(v, encode) for k, v in found.items()}}
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The parts of a container, one that stands in several places once for each."""
+    parts = module.named_modules(remove_duplicate=False)
+    return [(name, part) for name, part in parts if name and "." not in name]
 
 
 def build(about: dict[str, Any], decode: Encode) -> nn.Module:

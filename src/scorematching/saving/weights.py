@@ -15,7 +15,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def modes(module: nn.Module) -> dict[str, Any]:
     """Which parameters are frozen, and which modules are in training mode."""
     frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
-    other = [name for name, part in module.named_modules() if part.training is not module.training]
+    parts = module.named_modules(remove_duplicate=False)
+    other = [name for name, part in parts if part.training is not module.training]
     return {"training": module.training, "other_mode": other, "frozen": frozen}
 
 
@@ -46,7 +47,7 @@ def check_plain(module: nn.Module) -> None:
     """Refuse modules whose behaviour is not all in their arguments and weights.
 
     Raises:
-        TypeError: for hooks, replaced methods and shared parameters.
+        TypeError: for hooks, replaced methods and shared weights.
     """
     for name, part in module.named_modules():
         if any(getattr(part, hooks) for hooks in _HOOKS) or "forward" in vars(part):
@@ -54,9 +55,11 @@ def check_plain(module: nn.Module) -> None:
                 f"model must have no hooks and no replaced forward, got some in "
                 f"{name or 'the model itself'}, which would be lost; remove them first"
             )
-    if len(list(module.parameters())) != len(list(module.named_parameters(remove_duplicate=False))):
+    for all_of in (module.named_parameters, module.named_buffers):
+        if len(list(all_of())) == len(list(all_of(remove_duplicate=False))):
+            continue
         raise TypeError(
-            "model must not use one parameter in two places, got one that is shared and would be "
+            "model must not use one weight in two places, got one that is shared and would be "
             "two after loading; save model.state_dict() instead"
         )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from scorematching._precision import at_least_single, without_autocast
 from scorematching.derivatives.smoothness.consistency import is_cut, is_score_cut
 from scorematching.derivatives.smoothness.probe import Model, Probe, agree
 from scorematching.derivatives.smoothness.search import (
@@ -131,6 +132,9 @@ def measure(
         kind: "log-density", whose gradient is the score, or "vector field", which is the score.
         generator: source of the lines; by default one with a fixed seed.
     """
+    if torch.is_autocast_enabled(x.device.type):  # steps of half precision look like kinks
+        with suppress(Exception), without_autocast(x):  # not every model runs without
+            return measure(call, at_least_single(x), kind, generator)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     with torch.inference_mode(False):
         plain = Probe(call, x, kind == "log-density", False, generator)

@@ -27,7 +27,11 @@ from torch import Tensor
 from scorematching._checks import check_count, check_points, check_shape
 from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
-from scorematching.distributions.observations import BernoulliPixels, Observation
+from scorematching.distributions.observations import (
+    BernoulliPixels,
+    Observation,
+    check_observation,
+)
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.log_z import fused
 from scorematching.evaluation.log_z.ais import Annealing, Bracket, Forces, ais, bidirectional
@@ -166,6 +170,7 @@ def decoder_bracket(
         True
     """
     check_count(num, "num", "a hundred images are enough")
+    check_observation(observation or BernoulliPixels())
     _check_counts(latent_dim, num_chains, num_pilots)
     _check_forces(force_precision, force, like)
     exact = normal((num, latent_dim), like, generator)
@@ -189,6 +194,7 @@ def _starts(
 def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogDensity:
     """``log p(z) + log p(x | z)``, ``(C G, L) -> (C G,)`` for images ``x: (G, *event)``."""
     pixels = BernoulliPixels() if observation is None else observation
+    check_observation(pixels)
 
     def log_density(z: Tensor) -> Tensor:
         likelihood = fused.log_prob(pixels, _decoded(decoder, z, x), x)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from scorematching._checks import check_batch, check_count, check_shape
 from scorematching._random import normal
 from scorematching.distributions.gaussian import standard_normal_log_density
-from scorematching.distributions.observations import Observation
+from scorematching.distributions.observations import Observation, check_observation
 from scorematching.fields import VectorField
 
 
@@ -28,6 +28,7 @@ class LatentModel(nn.Module):
     def __init__(self, decoder: nn.Module, observation: Observation, latent_dim: int) -> None:
         super().__init__()
         check_count(latent_dim, "latent_dim", "8 and 32 are the paper's")
+        check_observation(observation)
         self.decoder, self.observation, self.latent_dim = decoder, observation, latent_dim
 
     def log_prior(self, z: Tensor) -> Tensor:
@@ -37,8 +38,7 @@ class LatentModel(nn.Module):
     def log_likelihood(self, z: Tensor, x: Tensor) -> Tensor:
         """``log p(x | z)`` of pairs: ``(N, Dz), (N, *event) -> (N,)``."""
         output = self.decoder(z)
-        wanted = "x must have the shape of the decoder's output, {}"
-        check_shape(x, output.shape, wanted, "give one latent for each point")
+        check_like_output(x, output)
         return self.observation.log_prob(output, x)
 
     def decode(self, z: Tensor) -> Tensor:
@@ -163,6 +163,18 @@ class ScoredModel(LatentModel, ABC):
                 "with one, or pass an estimator, loss(x, score=lambda z: fit_stein(z).at_samples())"
             )
         return self.score_network
+
+
+def check_latents(encoded: Any, shape: Sequence[int], what: str = "latents") -> None:
+    """Require that an encoder returned a shape, since losses would broadcast any other."""
+    wanted = f"encoder must return {what} of shape {{}}, as latent_dim says"
+    check_shape(encoded, shape, wanted, "change latent_dim or its last layer, and flatten images")
+
+
+def check_like_output(x: Tensor, output: Tensor) -> None:
+    """Require points of the shape of the decoder's output."""
+    wanted = "x must have the shape of the decoder's output, {}"
+    check_shape(x, output.shape, wanted, "give one latent for each point, or reshape the output")
 
 
 def check_noise(noise: Any, shape: Sequence[int]) -> None:

@@ -8,7 +8,12 @@ from torch import Tensor, nn
 from scorematching._checks import check_batch, check_count
 from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders.base import LatentModel, ScoredModel, check_noise
+from scorematching.models.autoencoders.base import (
+    LatentModel,
+    ScoredModel,
+    check_latents,
+    check_noise,
+)
 
 Estimator = Callable[[Tensor], Tensor]
 """Scores of B distributions at M samples of each, ``(B, M, Dz) -> (B, M, Dz)``."""
@@ -43,7 +48,10 @@ class VAE(LatentModel):
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the standard deviation of ``q(z | x)``, ``(N, Dz)`` each."""
-        mean, log_std = self.encoder(x).chunk(2, -1)
+        both = self.encoder(x)
+        what = "means and logarithms of standard deviations"
+        check_latents(both, (len(x), 2 * self.latent_dim), what)
+        mean, log_std = both.chunk(2, -1)
         return mean, log_std
 
     def draw_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -155,6 +163,7 @@ class ImplicitVAE(ScoredModel):
         many = () if num is None else (num,)
         check_noise(eps, (len(x), *many, self.noise_dim))
         z: Tensor = self.encoder(eps, x)
+        check_latents(z, (len(x), *many, self.latent_dim))
         return z
 
     def score(self, z: Tensor, x: Tensor) -> Tensor:

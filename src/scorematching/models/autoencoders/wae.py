@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from scorematching._checks import check_batch, check_positive
 from scorematching.distributions.observations import Observation
 from scorematching.entropy import entropy_terms
-from scorematching.models.autoencoders.base import ScoredModel
+from scorematching.models.autoencoders.base import ScoredModel, check_latents, check_like_output
 from scorematching.models.autoencoders.vae import Estimator
 
 
@@ -63,6 +63,7 @@ class WAE(ScoredModel):
     ) -> Tensor:
         """Latents of points, ``(N, *event) -> (N, Dz)``; deterministic."""
         z: Tensor = self.encoder(x)
+        check_latents(z, (len(x), self.latent_dim))
         return z
 
     def score(self, z: Tensor, x: Tensor) -> Tensor:
@@ -97,5 +98,7 @@ class WAE(ScoredModel):
             scored = entropy_terms(z, lambda z: self.score(z, x))
         else:
             scored = entropy_terms(z[None], score)[0]
-        error = (x - self.decode(z)).square().flatten(1).sum(1)
+        decoded = self.decode(z)
+        check_like_output(x, decoded)
+        error = (x - decoded).square().flatten(1).sum(1)
         return error + self.lam * (scored - self.log_prior(z))
