@@ -77,7 +77,13 @@ class Model:
             y = run(self.call, x, tangents, tape)
         self.check(y.p, x)
         findings.met = tape.met
+        self._keep(y.p, findings)
         return tape, y
+
+    def _keep(self, y: Tensor, findings: memory.Findings) -> None:
+        """Keep log-densities, to be looked at once their score is known."""
+        if self.is_log_density and can_read_values(y):
+            findings.value = y.detach()
 
     def touch_parameters(self, value: Tensor) -> Tensor:
         """The value, made to depend on every parameter of a distributed module.
@@ -112,7 +118,10 @@ class Model:
         """The score, untraced, with a graph that can be differentiated twice more."""
         with twice_differentiable():
             y = self.evaluate(x)
-        return double_backward.gradient(y, x) if self.is_log_density else y
+        if not self.is_log_density:
+            return y
+        self._keep(y, self.findings)
+        return double_backward.gradient(y, x)
 
     def evaluate_to_compare(self, x: Tensor) -> Tensor:
         """The output at points, to be compared with that at moved points.

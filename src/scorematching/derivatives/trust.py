@@ -20,6 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import smoothness, speed, verification
 from scorematching.derivatives.evaluations import (
     few_points,
+    look_at_value,
     require_finite,
     require_values,
     score_of,
@@ -59,6 +60,7 @@ def answer(
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
+        look_at_value(model, x, findings, wait=due)
         if _has_new_kinks(findings, before):
             findings.smoothness = None
         if findings.smoothness is None:  # the model has changed
@@ -71,6 +73,7 @@ def answer(
         if findings.smoothness is None:
             require_smooth(model, x, order=int(training), what="curvature")
         score, second = question.reverse(model, x, *arguments)
+        look_at_value(model, x, findings, wait=due)
     warn(findings)
     return score, model.touch_parameters(second)
 
@@ -143,7 +146,7 @@ def require_smooth(
             smoothness.require_trainable(measured)
 
     findings = model.findings
-    if findings.smoothness is not None and not _measures_again(findings, len(x)):
+    if findings.smoothness is not None and not _measures_again(model, findings, len(x)):
         try:
             return require(findings.smoothness)
         except (SmoothnessError, WrongDerivativeError):
@@ -159,23 +162,24 @@ def _measure(model: Model, x: Tensor, findings: Findings) -> None:
     require_values(model, x)
     findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
     findings.measured_points = len(x)
+    findings.layers.keep(model.call)
     if findings.smoothness.cut:
         few_points(model, x, findings)  # raises where the points of a batch are coupled
 
 
-def _measures_again(findings: Findings, points: int) -> bool:
-    """Whether smoothness is measured once more, because points and weights have moved.
+def _measures_again(model: Model, findings: Findings, points: int) -> bool:
+    """Whether smoothness is measured once more, because points, weights or layers have changed.
 
-    At the 1024th, 2048th, 4096th ... use, and when many points come after few, which say little
-    about where a model is used. At the 16th and 128th use, too, for a model with operations that
-    can have kinks, of which none was found near the first points, and for one that was measured at
-    few points.
+    When a layer is new; at the 1024th, 2048th, 4096th ... use; and when many points come after few,
+    which say little about where a model is used. At the 16th and 128th use, too, for a model with
+    operations that can have kinks, of which none was found near the first points, and for one that
+    was measured at few points.
     """
     uses = findings.uses.total()
     if uses >= 1024 and uses & (uses - 1) == 0:
         return True
     few = findings.measured_points < smoothness.FEW_POINTS
-    if few and points >= smoothness.FEW_POINTS:
+    if (few and points >= smoothness.FEW_POINTS) or findings.layers.have_new(model.call):
         return True
     return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
 
