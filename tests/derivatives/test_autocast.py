@@ -134,3 +134,29 @@ def test_projected_scores_stay_in_single_precision(
         found = objective.loss(field, x, v).detach()
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        sm.ScoreMatching(),
+        sm.SlicedScoreMatchingVR(),
+        sm.SlicedScoreMatchingVR(beta=0.5),
+        sm.DenoisingScoreMatching(0.01),
+        sm.LocalCurvatureSmoothing(sigma=0.01),
+    ],
+    ids=repr,
+)
+def test_squares_of_a_score_network_in_half_precision(objective: sm.Objective) -> None:
+    """Its scores are in float16, in which the sums of their squares were infinite."""
+    x = torch.randn(8, 100, generator=torch.Generator().manual_seed(0))
+    network = nn.Linear(100, 100)
+    with torch.no_grad():
+        network.weight.copy_(-100 * torch.eye(100))
+        network.bias.zero_()
+    field, noise = sm.VectorField(network), objective.draw(x, torch.Generator().manual_seed(1))
+    wanted = objective.loss(field, x, noise).detach()
+    assert wanted.amax() > torch.finfo(torch.float16).max
+    with torch.autocast("cpu", torch.float16):
+        found = objective.loss(field, x, noise).detach()
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
