@@ -220,8 +220,9 @@ class LogDensityField(Field):
             ``(C, N)``.
         """
         check_points(x)
+        f = self.model.evaluate_to_subtract(x)
         check_mode(self.model.call, x)
-        return self.model.evaluate_to_subtract(x) - on_copies(self.model.evaluate, x + u)
+        return f - on_copies(self.model.evaluate, x + u)
 
     def log_density(self, x: Tensor) -> Tensor:
         """The log-density itself, ``(N, *event) -> (N, *F)``."""

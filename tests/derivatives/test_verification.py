@@ -672,3 +672,54 @@ def test_later_checks_take_the_answer_itself(net: Net) -> None:
     rows.clear()
     VR(counted, x)
     assert rows == [500, verification.NUM_POINTS]
+
+
+class CutBackward(torch.autograd.Function):
+    """The hyperbolic tangent with a backward pass that is not differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Tanh."""
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Its derivative, of a detached tensor."""
+        (x,) = ctx.saved_tensors
+        return gradient * (1 - x.detach().tanh().square())
+
+
+class TurnsWrong(Net):
+    """A model that cannot be traced, whose second derivative is lost when it is told so."""
+
+    wrong = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.func.vmap(torch.tanh)(self.first(x))
+        return self.last(CutBackward.apply(z) if self.wrong else z.tanh()).squeeze(-1)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+@pytest.mark.parametrize("objective", [VR, SM], ids=["VR", "SM"])
+def test_double_backward_is_checked_later_too(objective: sm.Objective, route: str) -> None:
+    """It was after the second use by exact score matching only, and never where it was imposed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TurnsWrong()
+    field = LogDensityField(model, route=route)
+    for _ in range(5):
+        objective(field, X)
+    model.wrong = True
+    with pytest.raises(WrongDerivativeError, match="by every route"):
+        for _ in range(3):
+            objective(field, X)
+
+
+@pytest.mark.parametrize("objective", [VR, SM], ids=["VR", "SM"])
+def test_double_backward_that_is_imposed_is_checked(objective: sm.Objective) -> None:
+    model = TurnsWrong()
+    model.wrong = True
+    with pytest.raises(WrongDerivativeError, match="by every route"):
+        objective(LogDensityField(model, route="reverse"), X)

@@ -100,6 +100,10 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
         {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters[:1], lr=lr)},
         ValueError,
     ),
+    "optimizer must take a step on gradients alone, got LBFGS": (
+        {"optimizer": torch.optim.LBFGS},
+        ValueError,
+    ),
     "generator must be a torch.Generator or None, got int": ({"generator": 0}, TypeError),
     "folder must be given to resume a run, got None": ({"resume": True}, ValueError),
     "generator must be given along with a folder, got None": (

@@ -52,7 +52,7 @@ def answer(
     findings.uses[question.name] += 1
     require_smooth(model, x, order=int(training), what="curvature")
     uses = findings.uses[question.name]
-    due = verified and verification.is_due(uses) and model.route == "auto" and can_read_values(x)
+    due = verified and _is_checked(model) and verification.is_due(uses) and can_read_values(x)
     after = due and uses > 2 and _can_be_confirmed(model, question, findings)
     if due and not after:
         _verify(model, question, x, training, findings)
@@ -76,6 +76,11 @@ def answer(
         look_at_value(model, x, findings, wait=due)
     warn(findings)
     return score, model.touch_parameters(second)
+
+
+def _is_checked(model: Model) -> bool:
+    """Whether answers are checked: where the route is not imposed, or by double backward."""
+    return model.route == "auto" or (model.route == "reverse" and model.check_smoothness)
 
 
 def _route(model: Model, question: Question, findings: Findings) -> str:
@@ -216,7 +221,7 @@ def _verify(
 
     traced = by(question.probe or question.traced)
     reverse = by(question.probe_reverse or question.reverse)
-    if findings.routes.get(question.name, "traced") == "traced":
+    if _route(model, question, findings) == "traced":
         try:
             found = _detached(traced(points, v))
         except Exception as error:
@@ -234,9 +239,11 @@ def _verify(
         raise WrongDerivativeError(
             f"the derivatives of this {model.kind} disagree with finite differences by every "
             "route: part of it cannot be differentiated twice (a custom autograd function whose "
-            "backward pass is not differentiable, such as odeint_adjoint, or a value cut from the "
-            "graph); use operations that torch differentiates twice (odeint instead of "
-            "odeint_adjoint), or FiniteDifferenceSSM, which needs no second derivative"
+            "backward pass is not differentiable, such as odeint_adjoint, a value cut from the "
+            "graph, or nn.utils.spectral_norm before its power iteration converges); use "
+            "operations that torch differentiates twice (odeint instead of odeint_adjoint, "
+            "nn.utils.parametrizations.spectral_norm), or FiniteDifferenceSSM, which needs no "
+            "second derivative"
         )
     _require_ordinary(model, reverse, found, points, v)
 
@@ -250,7 +257,9 @@ def _require_ordinary(
 
 
 def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
-    """Whether double backward at a few points may be compared with an answer at all points."""
+    """Whether double backward at a few points may be compared with a traced answer at all."""
+    if _route(model, question, findings) != "traced":
+        return False
     simple = question.probe is None and findings.outputs == 1 and bool(findings.any_batch)
     return simple and model.check_smoothness and not verification.buffers_of(model.call)
 
