@@ -723,3 +723,53 @@ def test_double_backward_that_is_imposed_is_checked(objective: sm.Objective) -> 
     model.wrong = True
     with pytest.raises(WrongDerivativeError, match="by every route"):
         objective(LogDensityField(model, route="reverse"), X)
+
+
+HOOKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clipped": lambda gradient: gradient.clamp(-1e-3, 1e-3),
+    "masked": lambda gradient: gradient * (gradient > 0),
+    "stopped": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_hooks_on_parameters_change_gradients_on_purpose(
+    net: Net, hook: Callable[[Tensor], Tensor]
+) -> None:
+    """They were taken for wrong derivatives."""
+    VR(net, X, torch.Generator().manual_seed(0)).mean().backward()
+    wanted = [p.grad for p in net.parameters()]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hooked = Net()
+    hooked.first.weight.register_hook(hook)
+    VR(hooked, X, torch.Generator().manual_seed(0)).mean().backward()
+    assert hooked.first.weight.grad is not None
+    assert wanted[0] is not None
+    torch.testing.assert_close(hooked.first.weight.grad, hook(wanted[0]))
+    assert hooked.first.bias.grad is not None
+    assert wanted[1] is not None
+    torch.testing.assert_close(hooked.first.bias.grad, wanted[1])
+
+
+class WithPenalty(Net):
+    """A log-density that keeps a penalty on its hidden units, to be added to the loss."""
+
+    penalty: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.sin(self.first(x))
+        self.penalty = z.square().mean()
+        return self.last(z).squeeze(-1)
+
+
+def test_a_value_that_the_model_keeps_needs_double_backward() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WithPenalty()
+    with pytest.raises(Exception, match=r'must not hold a value that .*route="reverse"'):
+        (VR(model, X).mean() + model.penalty).backward()
+    for use in range(1, 17):
+        x = X + 0.1 * use
+        VR(LogDensityField(model, route="reverse"), x)
+        assert_close(model.penalty, torch.sin(model.first(x)).square().mean(), ROUTES)

@@ -307,6 +307,29 @@ def test_models_that_change_their_buffers_are_not_compiled() -> None:
         train(Counting(), sm.ScoreMatching(), points(), config, executor="compiled")
 
 
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_gradients_with_hooks_are_not_compiled(register: str) -> None:
+    """Hooks were left out: a layer that one froze was trained, by default on a GPU."""
+
+    def stop(gradient: Tensor) -> Tensor | None:
+        if register == "register_hook":
+            return torch.zeros_like(gradient)
+        assert gradient.grad is not None  # of a parameter, once its gradient is there
+        gradient.grad.zero_()
+        return None
+
+    model, config = density(), TrainConfig(steps=3, batch_size=8)
+    weight = model.net[0].weight
+    before = weight.detach().clone()
+    getattr(weight, register)(stop)
+    arguments: Any = (model, sm.ScoreMatching(), points(), config)
+    train(*arguments, generator=seeded(0), executor=("compiled", "eager"))
+    assert torch.equal(weight, before)
+    with pytest.raises(ValueError, match=r"must have no hooks .* got one on module.net.0.weight"):
+        train(*arguments, generator=seeded(0), executor="compiled")
+
+
 class ByNumpy(nn.Module):
     """A log-density whose scale is computed outside of torch, from points or from weights."""
 

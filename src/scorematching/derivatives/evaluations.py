@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model
@@ -61,6 +62,8 @@ def look_at_value(model: Model, x: Tensor, findings: Findings, wait: bool) -> No
     """
     value, findings.value = findings.value, None
     if value is None or not model.check_smoothness or (value.is_cuda and not wait):
+        return
+    if not can_read_values(x):  # the value is left from a check
         return
     if math.isnan(value.sum().item()):  # quicker than to look at each
         require_values(model, x)
