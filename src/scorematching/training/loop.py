@@ -320,6 +320,12 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser over all parameters that are trained."""
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if isinstance(make, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be called with parameters and lr=, got an optimiser that is made "
+            f"already; pass the class torch.optim.{type(make).__name__}, or a function for other "
+            "settings: lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
+        )
     optimizer = (make or _adam)(list(trained.values()), lr=lr)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(

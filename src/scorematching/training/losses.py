@@ -54,6 +54,9 @@ class LossModule(nn.Module):
         super().__init__()
         advice = "SlicedScoreMatchingVR() is a good start"
         check_type(objective, Callable, "objective must be an Objective", advice)
+        if isinstance(objective, type):
+            name = objective.__name__
+            raise TypeError(f"objective must be an Objective, got the class {name}; pass {name}()")
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective
