@@ -773,3 +773,13 @@ def test_a_value_that_the_model_keeps_needs_double_backward() -> None:
         x = X + 0.1 * use
         VR(LogDensityField(model, route="reverse"), x)
         assert_close(model.penalty, torch.sin(model.first(x)).square().mean(), ROUTES)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_copies_of_a_point_in_small_units(net: Net, count: int) -> None:
+    """They were called exceptional, compared with points a million of their units away."""
+    unit, v = 1e-8, torch.ones(1, count, 3)
+    x, single = X[:1].float().expand(count, 3), net.float()
+    wanted = VR.loss(LogDensityField(single), x, v)
+    found = VR.loss(LogDensityField(lambda z: single(z / unit)), unit * x, v)
+    torch.testing.assert_close(found * unit**2, wanted, rtol=1e-4, atol=1e-4)

@@ -154,8 +154,13 @@ def is_exceptional(ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tens
 
 
 def _spreads(x: Tensor) -> Tensor:
-    """The spread of every coordinate; where it is zero, the smallest of the others, or one."""
-    spreads = x.std(0) if len(x) > 1 else x[0].abs()
+    """The spread of every coordinate; where it is zero, the smallest of the others, or one.
+
+    That of a single point is its distance from zero.
+    """
+    spreads = x.std(0) if len(x) > 1 else torch.zeros_like(x[0])
+    if not bool(spreads.any()):  # copies of one point
+        spreads = x[0].abs()
     others = spreads[spreads > 0]
     return torch.where(spreads > 0, spreads, others.min() if len(others) else 1.0)
 
