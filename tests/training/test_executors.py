@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,76 @@ def test_captured_step_of_compiled_gradients() -> None:
             execute(points(8, seed=k))
         ends.append(torch.cat([parameters(model), *[a.flatten() for a in step.average]]))
     torch.testing.assert_close(*ends, rtol=0, atol=ROUTES)
+
+
+class Weights:
+    """A weight of a loss, in the ways in which callbacks change one."""
+
+    def __init__(self, kind: str) -> None:
+        number, held, table, array = 1.0, [1.0], {"weight": 1.0}, torch.ones(())
+        self.weight, self.kind = 1.0, kind
+
+        def objective(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+            return (number * held[0] * table["weight"] * array) * model(x).square()
+
+        def change() -> None:
+            nonlocal number, array
+            if kind == "closure":
+                number = 3.0
+            elif kind == "list":
+                held[0] = 3.0
+            elif kind == "dict":
+                table["weight"] = 3.0
+            elif kind == "tensor":
+                array = torch.full((), 3.0)
+            elif kind == "method":
+                self.weight = 3.0
+
+        self.objective = self.method if kind == "method" else objective
+        self.change = change
+
+    def method(self, model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        """A loss with the weight of this object."""
+        return self.weight * model(x).square()
+
+
+class HalfScore(sm.objectives.Objective):
+    """An objective of the user's with a number that changes."""
+
+    weight = 1.0
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+
+    def loss(self, field: Any, x: Tensor, noise: Any = None) -> Tensor:
+        return self.weight * field.score(x).square().sum(-1)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("kind", ["closure", "list", "dict", "tensor", "method", "objective"])
+def test_a_weight_of_the_loss_that_changes_is_no_constant(kind: str) -> None:
+    """Such as one that is annealed; compiled and captured steps went on with the first one."""
+
+    def weights(executor: Any) -> tuple[Tensor, str]:
+        own: Any = HalfScore() if kind == "objective" else Weights(kind)
+        objective = own if kind == "objective" else own.objective
+        change = partial(setattr, own, "weight", 3.0) if kind == "objective" else own.change
+        model, config = density(), TrainConfig(steps=12, batch_size=8, lr=LR)
+        result = train(
+            model,
+            objective,
+            points(),
+            config,
+            optimizer=torch.optim.SGD,
+            generator=seeded(2),
+            executor=executor,
+            callbacks=[At(lambda _: change())],
+        )
+        return parameters(model), result.executor
+
+    found, name = weights(("compiled", "eager"))
+    assert name == "eager"
+    torch.testing.assert_close(found, weights("eager")[0], rtol=0, atol=ROUTES)
 
 
 # Falling back.
