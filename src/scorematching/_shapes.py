@@ -27,13 +27,13 @@ def inner(a: Tensor, b: Tensor, axes: int) -> Tensor:
 def project(score: Tensor, v: Tensor) -> Tensor:
     """The score along directions, ``(N, *F, *event), (M, N, *event) -> (N, *F, M)``.
 
-    In the wider of their precisions also under autocast: a loss has the square of it, which
-    overflows in float16.
+    In the wider of their precisions (a network may return double precision), also under autocast: a
+    loss has the square of it, which overflows in float16.
     """
     axes = v.ndim - 2
     s, v = flatten_event(score, axes), flatten_event(v, axes)
     device = s.device.type
-    if not torch.is_autocast_enabled(device):
+    if s.dtype == v.dtype and not torch.is_autocast_enabled(device):
         return torch.einsum("n...d,mnd->n...m", s, v)
     wide = torch.promote_types(s.dtype, v.dtype)
     with torch.autocast(device, enabled=False):

@@ -160,3 +160,15 @@ def test_squares_of_a_score_network_in_half_precision(objective: sm.Objective) -
     with torch.autocast("cpu", torch.float16):
         found = objective.loss(field, x, noise).detach()
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "objective", [sm.SlicedScoreMatching(), sm.SlicedScoreMatchingVR(beta=0.5)]
+)
+def test_a_score_network_in_double_precision_of_single_points(objective: sm.Objective) -> None:
+    """Plain sliced score matching ended in an error of torch about scalar types."""
+    network, x = nn.Linear(3, 3).double(), torch.randn(5, 3)
+    v = objective.draw(x)
+    found = objective.loss(sm.VectorField(lambda x: network(x.double())), x, v)
+    wanted = objective.loss(sm.VectorField(network), x.double(), v.double())
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
