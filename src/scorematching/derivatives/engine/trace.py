@@ -149,7 +149,13 @@ class Traced(Tensor):
     def __hash__(self) -> int:
         return id(self)
 
-    def backward(self, *_: Any, **__: Any) -> Any:
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
         """Refuse to be part of a loss: its graph is that of the trace.
 
         Raises:
