@@ -287,6 +287,26 @@ class Weights:
         return self.weight * model(x).square()
 
 
+SCALE = 1.0
+
+
+def of_a_global(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return SCALE * model(x).square()
+
+
+def of_an_attribute(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model.SCALE * model(x).square()
+
+
+def test_globals_that_a_loss_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of an attribute is none of them."""
+    named, other = Constants([of_a_global]), Constants([of_an_attribute])
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    other.require_unchanged()
+    with pytest.raises(CaptureError, match="of_a_global with another SCALE"):
+        named.require_unchanged()
+
+
 class HalfScore(sm.objectives.Objective):
     """An objective of the user's with a number that changes."""
 

@@ -7,6 +7,7 @@ changes, such as the weight of a term that is annealed, would stay what it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dis import get_instructions
 from functools import partial
 from typing import Any
 
@@ -92,9 +93,8 @@ def _places(holder: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         return
     for key, cell in zip(code.co_freevars, holder.__closure__ or ()):
         yield f"{name} with another {key}", partial(getattr, cell, "cell_contents", None)
-    for key in code.co_names:
-        if key in holder.__globals__:
-            yield f"{name} with another {key}", partial(holder.__globals__.get, key)
+    for key in {each.argval for each in get_instructions(code) if each.opname == "LOAD_GLOBAL"}:
+        yield f"{name} with another {key}", partial(holder.__globals__.get, key)
 
 
 def _numbers(value: Any) -> Any:
