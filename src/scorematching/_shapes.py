@@ -29,13 +29,11 @@ def inner(a: Tensor, b: Tensor, axes: int) -> Tensor:
 def project(score: Tensor, v: Tensor) -> Tensor:
     """The score along directions, ``(N, *F, *event), (M, N, *event) -> (N, *F, M)``.
 
-    In the wider of their precisions also under autocast: a loss has the square of it, which
-    overflows in float16.
+    In the wider of their precisions (a network may return double precision), also under autocast: a
+    loss has the square of it, which overflows in float16.
     """
     axes = v.ndim - 2
     s, v = flatten_event(score, axes), flatten_event(v, axes)
-    if torch.is_autocast_enabled(s.device.type):
-        wide = torch.promote_types(s.dtype, v.dtype)
-        s, v = s.to(wide), v.to(wide)
+    wide = torch.promote_types(s.dtype, v.dtype)
     with without_autocast(s):
-        return torch.einsum("n...d,mnd->n...m", s, v)
+        return torch.einsum("n...d,mnd->n...m", s.to(wide), v.to(wide))

@@ -24,7 +24,8 @@ class CapturedStep:
     first calls run eagerly, the next records the graph, and later ones replay it: the same
     numbers as eager steps, without the time to launch their operations. A batch of another shape
     is recorded anew, and so is a new learning rate; for a schedule give the optimiser a tensor for
-    ``lr``. Numbers that the module holds must stay as they are. On a CPU every call runs eagerly.
+    ``lr``. Numbers that module and objective hold must stay as they are. On a CPU every call runs
+    eagerly.
 
     Args:
         module: a log-density module, or a `Field` around any model.
@@ -63,7 +64,7 @@ class CapturedStep:
         step = Step(gradients, optimizer, max_norm=max_norm, ema_decay=ema_decay)
         self.optimizer, self.parameters, self.average = optimizer, step.parameters, step.average
         model = module.model.call if isinstance(module, Field) else module
-        holders = model.modules() if isinstance(model, nn.Module) else ()
+        holders = [*(model.modules() if isinstance(model, nn.Module) else ()), objective]
         self.executor = Captured(step, generator, warmup, holders)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, inner, project
 from scorematching.derivatives import double_backward, routes
 from scorematching.derivatives.model import Model
+from scorematching.derivatives.repeats import check_mode
 from scorematching.derivatives.trust import require_smooth
 from scorematching.types import LogDensity, Vector
 
@@ -131,7 +132,7 @@ class Field(ABC):
         check_points(x)
         v = directions(v, x)
         check_positive(step, "step", "0.01 is a good start in float32")
-        y = self.model.evaluate_to_compare(x)
+        y = self.model.evaluate_to_subtract(x)
         order = int(torch.is_grad_enabled())
         require_smooth(self.model, x, order, what="curvature", differentiates=False)
         moved = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
@@ -219,7 +220,9 @@ class LogDensityField(Field):
             ``(C, N)``.
         """
         check_points(x)
-        return self.model.evaluate_to_compare(x) - on_copies(self.model.evaluate, x + u)
+        f = self.model.evaluate_to_subtract(x)
+        check_mode(self.model.call, x)
+        return f - on_copies(self.model.evaluate, x + u)
 
     def log_density(self, x: Tensor) -> Tensor:
         """The log-density itself, ``(N, *event) -> (N, *F)``."""

@@ -147,3 +147,41 @@ def test_rounding_to_half_precision_is_no_kink(seed: int) -> None:
         assert objective(sm.VectorField(smooth), x, generator=g).isfinite().all()
         with pytest.raises(sm.SmoothnessError):
             objective(sm.VectorField(kinked), x, generator=g)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        sm.ScoreMatching(),
+        sm.SlicedScoreMatchingVR(),
+        sm.SlicedScoreMatchingVR(beta=0.5),
+        sm.DenoisingScoreMatching(0.01),
+        sm.LocalCurvatureSmoothing(sigma=0.01),
+    ],
+    ids=repr,
+)
+def test_squares_of_a_score_network_in_half_precision(objective: sm.Objective) -> None:
+    """Its scores are in float16, in which the sums of their squares were infinite."""
+    x = torch.randn(8, 100, generator=torch.Generator().manual_seed(0))
+    network = nn.Linear(100, 100)
+    with torch.no_grad():
+        network.weight.copy_(-100 * torch.eye(100))
+        network.bias.zero_()
+    field, noise = sm.VectorField(network), objective.draw(x, torch.Generator().manual_seed(1))
+    wanted = objective.loss(field, x, noise).detach()
+    assert wanted.amax() > torch.finfo(torch.float16).max
+    with torch.autocast("cpu", torch.float16):
+        found = objective.loss(field, x, noise).detach()
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "objective", [sm.SlicedScoreMatching(), sm.SlicedScoreMatchingVR(beta=0.5)]
+)
+def test_a_score_network_in_double_precision_of_single_points(objective: sm.Objective) -> None:
+    """Plain sliced score matching ended in an error of torch about scalar types."""
+    network, x = nn.Linear(3, 3).double(), torch.randn(5, 3)
+    v = objective.draw(x)
+    found = objective.loss(sm.VectorField(lambda x: network(x.double())), x, v)
+    wanted = objective.loss(sm.VectorField(network), x.double(), v.double())
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)

@@ -205,6 +205,37 @@ def test_a_log_density_of_nan_with_a_finite_score_is_refused(objective: sm.Objec
     objective(lambda x: x[:, 0].log() + quadratic(x), positive)
 
 
+class ShiftedLog(nn.Module):
+    """A log-density with ``log(x_1 + shift)``, NaN at some points if the shift is small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.tensor(9.0, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, 0] + self.shift).log() + quadratic(x)
+
+
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+@pytest.mark.parametrize(
+    "objective",
+    [*OBJECTIVES, sm.SlicedScoreMatching(num_projections=2), sm.ApproximateBackprop()],
+    ids=repr,
+)
+def test_a_log_density_that_becomes_nan_in_training_is_refused(
+    objective: sm.Objective, route: str
+) -> None:
+    """It was found at the next measurement only, mostly at the 1024th use."""
+    model = ShiftedLog()
+    field = sm.LogDensityField(model, route=route)
+    for _ in range(4):
+        objective(field, X)
+    with torch.no_grad():
+        model.shift.zero_()
+    with pytest.raises(ValueError, match=r"log-density must be a number .* got NaN at \d+ of 40"):
+        objective(field, X)
+
+
 def test_a_diverged_model_has_losses_of_nan() -> None:
     """The training loop takes care of these."""
     model = sm.models.MLPDensity(dim=DIM).double()

@@ -29,6 +29,7 @@ from scorematching import (
     SlicedScoreMatchingVR,
     VectorField,
 )
+from scorematching.derivatives import smoothness
 from scorematching.errors import SmoothnessError
 from tests.models_zoo import normal
 
@@ -454,6 +455,56 @@ def test_a_second_layer_that_is_exchanged_is_measured() -> None:
     net[1] = nn.ELU()
     with pytest.raises(SmoothnessError, match="elu"):
         objective(net, x)
+
+
+class WithFunction(nn.Module):
+    """A layer of a function that is an attribute."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.function(z)
+
+
+@pytest.mark.parametrize("objective", [SlicedScoreMatchingVR(), DenoisingScoreMatching(SIGMA)])
+@pytest.mark.parametrize("closure", [False, True])
+def test_layers_that_are_not_traced_are_measured_when_exchanged(
+    objective: Any, closure: bool
+) -> None:
+    """Denoising and double backward see values and scores only, which tell nothing of kinks."""
+
+    def loss(net: nn.Module) -> Tensor:
+        call = (lambda z: net(z) - z.square().sum(-1)) if closure else net
+        return objective(LogDensityField(call, route="reverse"), x)
+
+    x, net = points(64), layers(nn.Softplus())
+    loss(net)
+    net[1] = nn.ReLU()
+    with pytest.raises(SmoothnessError, match="relu"):
+        loss(net)
+    net = layers(WithFunction(F.softplus))
+    loss(net)
+    net[1].function = torch.relu
+    with pytest.raises(SmoothnessError, match="relu"):
+        loss(net)
+
+
+def test_layers_that_take_turns_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[None] = []
+
+    def count(*arguments: Any) -> Any:
+        measured.append(None)
+        return measure(*arguments)
+
+    measure = smoothness.measure
+    monkeypatch.setattr(smoothness, "measure", count)
+    net, objective, heads = layers(nn.Tanh()), DenoisingScoreMatching(SIGMA), (nn.SiLU(), nn.GELU())
+    for use in range(8):
+        net[1] = heads[use % 2]
+        objective(net, points(64))
+    assert len(measured) == 2
 
 
 class Vmapped(nn.Module):

@@ -542,3 +542,27 @@ def test_on_a_gpu(act: Model, order: int) -> None:
     dropped = measure(lambda x: F.dropout(act(net(x)), 0.2).sum(-1), x, "log-density")
     assert (dropped.order, dropped.precision) == (order, "float32")
     assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+class Caching(nn.Module):
+    """A log-density that keeps a tensor for the next batch of the same size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(2, 4), nn.Linear(4, 1)
+        self.offset: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.offset is None or len(self.offset) != len(x):
+            self.offset = 0.3 * torch.ones(len(x), 4, dtype=x.dtype)
+        out: Tensor = self.last(torch.tanh(self.layer(x) + self.offset)).squeeze(-1)
+        return out
+
+
+def test_tensors_that_a_model_keeps_are_left_as_they_were() -> None:
+    """One in double precision stayed, and the next use ended in an error of torch about dtypes."""
+    model, x = Caching(), torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    model(x)
+    before = model.offset
+    assert measure(model, x, "log-density").precision == "float64"
+    assert model.offset is before

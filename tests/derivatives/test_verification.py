@@ -672,3 +672,114 @@ def test_later_checks_take_the_answer_itself(net: Net) -> None:
     rows.clear()
     VR(counted, x)
     assert rows == [500, verification.NUM_POINTS]
+
+
+class CutBackward(torch.autograd.Function):
+    """The hyperbolic tangent with a backward pass that is not differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Tanh."""
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Its derivative, of a detached tensor."""
+        (x,) = ctx.saved_tensors
+        return gradient * (1 - x.detach().tanh().square())
+
+
+class TurnsWrong(Net):
+    """A model that cannot be traced, whose second derivative is lost when it is told so."""
+
+    wrong = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.func.vmap(torch.tanh)(self.first(x))
+        return self.last(CutBackward.apply(z) if self.wrong else z.tanh()).squeeze(-1)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+@pytest.mark.parametrize("objective", [VR, SM], ids=["VR", "SM"])
+def test_double_backward_is_checked_later_too(objective: sm.Objective, route: str) -> None:
+    """It was after the second use by exact score matching only, and never where it was imposed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TurnsWrong()
+    field = LogDensityField(model, route=route)
+    for _ in range(5):
+        objective(field, X)
+    model.wrong = True
+    with pytest.raises(WrongDerivativeError, match="by every route"):
+        for _ in range(3):
+            objective(field, X)
+
+
+@pytest.mark.parametrize("objective", [VR, SM], ids=["VR", "SM"])
+def test_double_backward_that_is_imposed_is_checked(objective: sm.Objective) -> None:
+    model = TurnsWrong()
+    model.wrong = True
+    with pytest.raises(WrongDerivativeError, match="by every route"):
+        objective(LogDensityField(model, route="reverse"), X)
+
+
+HOOKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clipped": lambda gradient: gradient.clamp(-1e-3, 1e-3),
+    "masked": lambda gradient: gradient * (gradient > 0),
+    "stopped": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_hooks_on_parameters_change_gradients_on_purpose(
+    net: Net, hook: Callable[[Tensor], Tensor]
+) -> None:
+    """They were taken for wrong derivatives."""
+    VR(net, X, torch.Generator().manual_seed(0)).mean().backward()
+    wanted = [p.grad for p in net.parameters()]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hooked = Net()
+    hooked.first.weight.register_hook(hook)
+    VR(hooked, X, torch.Generator().manual_seed(0)).mean().backward()
+    assert hooked.first.weight.grad is not None
+    assert wanted[0] is not None
+    torch.testing.assert_close(hooked.first.weight.grad, hook(wanted[0]))
+    assert hooked.first.bias.grad is not None
+    assert wanted[1] is not None
+    torch.testing.assert_close(hooked.first.bias.grad, wanted[1])
+
+
+class WithPenalty(Net):
+    """A log-density that keeps a penalty on its hidden units, to be added to the loss."""
+
+    penalty: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.sin(self.first(x))
+        self.penalty = z.square().mean()
+        return self.last(z).squeeze(-1)
+
+
+def test_a_value_that_the_model_keeps_needs_double_backward() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WithPenalty()
+    with pytest.raises(Exception, match=r'must not hold a value that .*route="reverse"'):
+        (VR(model, X).mean() + model.penalty).backward()
+    for use in range(1, 17):
+        x = X + 0.1 * use
+        VR(LogDensityField(model, route="reverse"), x)
+        assert_close(model.penalty, torch.sin(model.first(x)).square().mean(), ROUTES)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_copies_of_a_point_in_small_units(net: Net, count: int) -> None:
+    """They were called exceptional, compared with points a million of their units away."""
+    unit, v = 1e-8, torch.ones(1, count, 3)
+    x, single = X[:1].float().expand(count, 3), net.float()
+    wanted = VR.loss(LogDensityField(single), x, v)
+    found = VR.loss(LogDensityField(lambda z: single(z / unit)), unit * x, v)
+    torch.testing.assert_close(found * unit**2, wanted, rtol=1e-4, atol=1e-4)

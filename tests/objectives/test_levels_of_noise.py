@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from scorematching.objectives.denoising import LadderNoise
+from scorematching.objectives.denoising import LadderNoise, NoiseLadder
 from scorematching.samplers import anneal, noise_levels
 from tests.statistics import assert_mean
 from tests.tolerances import IDENTITY
@@ -25,6 +28,24 @@ def draw(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 
 
 # One sigma per coordinate.
+
+
+@pytest.mark.parametrize("number", [torch.tensor(0.5), np.array(0.5), np.float32(0.5)], ids=repr)
+def test_sigma_may_be_an_array_without_axes(number: Any) -> None:
+    """Such as a share of the standard deviation of the points."""
+    assert sm.DenoisingScoreMatching(number) == sm.DenoisingScoreMatching(0.5)
+
+
+@pytest.mark.parametrize("make", [sm.DenoisingScoreMatching, NoiseLadder])
+def test_an_array_with_two_axes_is_refused(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"numbers in one row, got an array of shape \(1, 2\)"):
+        make(np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("levels", [1.0, torch.tensor(1.0)], ids=repr)
+def test_a_single_level_is_refused(levels: Any) -> None:
+    with pytest.raises(TypeError, match="levels must be numbers in one row"):
+        NoiseLadder(levels)
 
 
 @pytest.mark.parametrize("control_variate", [False, True])

@@ -53,6 +53,18 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "objective must be an Objective, got str": ({"objective": "ssm"}, TypeError),
     "config must be a TrainConfig, got dict; try": ({"config": {"steps": 1}}, TypeError),
     "data must be a tensor, a stream or an iterable of batches, got int": ({"data": 3}, TypeError),
+    "data must be a tensor, a stream or an iterable of batches, got ndarray": (
+        {"data": points().numpy()},
+        TypeError,
+    ),
+    "objective must be an Objective, got the class ScoreMatching; pass ScoreMatching()": (
+        {"objective": sm.ScoreMatching},
+        TypeError,
+    ),
+    "optimizer must be called with parameters and lr=, got an optimiser that is made already": (
+        {"optimizer": torch.optim.Adam(density().parameters())},
+        TypeError,
+    ),
     "data must have shape (N, *event), got (3,)": ({"data": torch.ones(3)}, ValueError),
     "data must be finite, got NaN or infinity": ({"data": points() / 0}, ValueError),
     "batch_size must be at most the number of points, 4, got 8": (
@@ -98,6 +110,10 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     ),
     "optimizer must hold the parameters that are trained and no others, got one with 1 of": (
         {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters[:1], lr=lr)},
+        ValueError,
+    ),
+    "optimizer must take a step on gradients alone, got LBFGS": (
+        {"optimizer": torch.optim.LBFGS},
         ValueError,
     ),
     "generator must be a torch.Generator or None, got int": ({"generator": 0}, TypeError),

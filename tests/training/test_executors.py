@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,96 @@ def test_captured_step_of_compiled_gradients() -> None:
     torch.testing.assert_close(*ends, rtol=0, atol=ROUTES)
 
 
+class Weights:
+    """A weight of a loss, in the ways in which callbacks change one."""
+
+    def __init__(self, kind: str) -> None:
+        number, held, table, array = 1.0, [1.0], {"weight": 1.0}, torch.ones(())
+        self.weight, self.kind = 1.0, kind
+
+        def objective(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+            return (number * held[0] * table["weight"] * array) * model(x).square()
+
+        def change() -> None:
+            nonlocal number, array
+            if kind == "closure":
+                number = 3.0
+            elif kind == "list":
+                held[0] = 3.0
+            elif kind == "dict":
+                table["weight"] = 3.0
+            elif kind == "tensor":
+                array = torch.full((), 3.0)
+            elif kind == "method":
+                self.weight = 3.0
+
+        self.objective = self.method if kind == "method" else objective
+        self.change = change
+
+    def method(self, model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        """A loss with the weight of this object."""
+        return self.weight * model(x).square()
+
+
+SCALE = 1.0
+
+
+def of_a_global(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return SCALE * model(x).square()
+
+
+def of_an_attribute(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+    return model.SCALE * model(x).square()
+
+
+def test_globals_that_a_loss_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of an attribute is none of them."""
+    named, other = Constants([of_a_global]), Constants([of_an_attribute])
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    other.require_unchanged()
+    with pytest.raises(CaptureError, match="of_a_global with another SCALE"):
+        named.require_unchanged()
+
+
+class HalfScore(sm.objectives.Objective):
+    """An objective of the user's with a number that changes."""
+
+    weight = 1.0
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+
+    def loss(self, field: Any, x: Tensor, noise: Any = None) -> Tensor:
+        return self.weight * field.score(x).square().sum(-1)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("kind", ["closure", "list", "dict", "tensor", "method", "objective"])
+def test_a_weight_of_the_loss_that_changes_is_no_constant(kind: str) -> None:
+    """Such as one that is annealed; compiled and captured steps went on with the first one."""
+
+    def weights(executor: Any) -> tuple[Tensor, str]:
+        own: Any = HalfScore() if kind == "objective" else Weights(kind)
+        objective = own if kind == "objective" else own.objective
+        change = partial(setattr, own, "weight", 3.0) if kind == "objective" else own.change
+        model, config = density(), TrainConfig(steps=12, batch_size=8, lr=LR)
+        result = train(
+            model,
+            objective,
+            points(),
+            config,
+            optimizer=torch.optim.SGD,
+            generator=seeded(2),
+            executor=executor,
+            callbacks=[At(lambda _: change())],
+        )
+        return parameters(model), result.executor
+
+    found, name = weights(("compiled", "eager"))
+    assert name == "eager"
+    torch.testing.assert_close(found, weights("eager")[0], rtol=0, atol=ROUTES)
+
+
 # Falling back.
 
 
@@ -305,6 +396,29 @@ def test_models_that_change_their_buffers_are_not_compiled() -> None:
     assert models[0].calls == models[1].calls
     with pytest.raises(ValueError, match="must not change its buffers"):
         train(Counting(), sm.ScoreMatching(), points(), config, executor="compiled")
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_gradients_with_hooks_are_not_compiled(register: str) -> None:
+    """Hooks were left out: a layer that one froze was trained, by default on a GPU."""
+
+    def stop(gradient: Tensor) -> Tensor | None:
+        if register == "register_hook":
+            return torch.zeros_like(gradient)
+        assert gradient.grad is not None  # of a parameter, once its gradient is there
+        gradient.grad.zero_()
+        return None
+
+    model, config = density(), TrainConfig(steps=3, batch_size=8)
+    weight = model.net[0].weight
+    before = weight.detach().clone()
+    getattr(weight, register)(stop)
+    arguments: Any = (model, sm.ScoreMatching(), points(), config)
+    train(*arguments, generator=seeded(0), executor=("compiled", "eager"))
+    assert torch.equal(weight, before)
+    with pytest.raises(ValueError, match=r"must have no hooks .* got one on module.net.0.weight"):
+        train(*arguments, generator=seeded(0), executor="compiled")
 
 
 class ByNumpy(nn.Module):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model
@@ -47,6 +49,24 @@ def require_values(model: Model, x: Tensor) -> None:
             f"{int(bad.sum())} of {len(bad)} points; look for the logarithm or root of a negative "
             "number, whose derivative is finite"
         )
+
+
+def refuse_nan(model: Model, x: Tensor, findings: Findings, wait: bool) -> None:
+    """`require_values`, if a log-density of the last evaluation is NaN.
+
+    Args:
+        model: the model.
+        x: the points of that evaluation.
+        findings: about the model.
+        wait: whether to wait for a GPU.
+    """
+    value, findings.value = findings.value, None
+    if value is None or not model.check_smoothness or (value.is_cuda and not wait):
+        return
+    if not can_read_values(x):  # the value is left from a check
+        return
+    if math.isnan(value.sum().item()):  # quicker than a test of each
+        require_values(model, x)
 
 
 def require_finite(model: Model, score: Tensor, x: Tensor) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, MethodDescriptorType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType
 from typing import Any
 from weakref import ref
 
@@ -38,6 +38,8 @@ class Findings:
         any_batch: whether the model takes batches of any size; None while that is unknown.
         smoothness: the measurement, once made.
         measured_points: number of points at which it was made.
+        layers: those of the model at its measurements.
+        value: the log-densities of the last evaluation, where their values can be read.
         kinks: operations of all traces that can have kinks; None before the first trace.
         reason: why the slow route is taken; None where it is not.
         warned: whether the user has been told about it.
@@ -54,6 +56,8 @@ class Findings:
     any_batch: bool | None = None
     smoothness: Any = None
     measured_points: int = 0
+    layers: Layers = field(default_factory=lambda: Layers())
+    value: Tensor | None = None
     kinks: set[str] | None = None
     reason: str | None = None
     warned: bool = False
@@ -62,6 +66,40 @@ class Findings:
     def operations(self) -> Counter[tuple[str, str]]:
         """How often the last complete trace met each operation, by name and kind."""
         return Counter(self.met)
+
+
+class Layers:
+    """The layers of a model, and functions that its modules hold, to notice one that is exchanged.
+
+    They are compared at every use, which takes a fraction of a microsecond for each module with
+    others in it. What was there before is known, so that parts may take turns.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[Other] = set()
+        self._children: list[tuple[dict[str, Any], list[int], list[Any]]] = []
+        self._functions: list[tuple[dict[str, Any], str, Any]] = []
+
+    def keep(self, call: Any) -> None:
+        """Remember the present ones."""
+        modules = _all_modules(call)
+        held = [(m._modules, [*m._modules.values()]) for m in modules if m._modules]
+        # The ids are compared; the modules are kept so that their ids are not used again.
+        self._children = [(now, [*map(id, then)], then) for now, then in held]
+        self._functions = [(vars(m), name, f) for m in modules for name, f in _functions(m)]
+        self._known |= set(self._present(modules))
+
+    def have_new(self, call: Any) -> bool:
+        """Whether there are some that have not been kept."""
+        same = all([*map(id, now.values())] == then for now, then, _ in self._children)
+        if same and all(now.get(name) is f for now, name, f in self._functions):
+            return False
+        return not self._known.issuperset(self._present(_all_modules(call)))
+
+    def _present(self, modules: Sequence[nn.Module]) -> Iterator[Other]:
+        for module in modules:
+            yield Other(module)
+            yield from (Other(f) for _, f in _functions(module))
 
 
 class Notes(dict[Any, Findings]):
@@ -83,9 +121,9 @@ class Notes(dict[Any, Findings]):
 
 
 class Other:
-    """A further module of a model, as part of a key: the module itself, which it does not hold."""
+    """A module or function, as part of a key or set: the thing itself, which it does not hold."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Any) -> None:
         self.number, self.module = id(module), ref(module)
 
     @property
@@ -168,6 +206,21 @@ def _modules(call: Any) -> Iterator[nn.Module]:
             yield held
         elif isinstance(held, (list, tuple, dict)) or (held is bound and held is not None):
             yield from (inner for inner in _held(held) if isinstance(inner, nn.Module))
+
+
+def _all_modules(call: Any) -> list[nn.Module]:
+    """The modules that a callable holds, with all modules inside them."""
+    roots = [owner_of(call), *(() if isinstance(call, nn.Module) else _modules(call))]
+    try:
+        return [m for root in roots if isinstance(root, nn.Module) for m in root.modules()]
+    except TypeError:  # a module without a hash, such as a dataclass
+        return []
+
+
+def _functions(module: nn.Module) -> list[tuple[str, Any]]:
+    """The functions that a module holds as attributes, such as its activation, with their names."""
+    kinds = (FunctionType, BuiltinFunctionType)
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, kinds)]
 
 
 def _globals(function: Any) -> list[Any]:

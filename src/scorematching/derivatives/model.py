@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import double_backward, memory
+from scorematching.derivatives import double_backward, memory, verification
 from scorematching.derivatives.engine.pairing import run
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import NeedsBuffers, Traced
@@ -77,7 +77,13 @@ class Model:
             y = run(self.call, x, tangents, tape)
         self.check(y.p, x)
         findings.met = tape.met
+        self._keep(y.p, findings)
         return tape, y
+
+    def _keep(self, y: Tensor, findings: memory.Findings) -> None:
+        """Keep log-densities, to be looked at once their score is known."""
+        if self.is_log_density and can_read_values(y):
+            findings.value = y.detach()
 
     def touch_parameters(self, value: Tensor) -> Tensor:
         """The value, made to depend on every parameter of a distributed module.
@@ -112,7 +118,10 @@ class Model:
         """The score, untraced, with a graph that can be differentiated twice more."""
         with twice_differentiable():
             y = self.evaluate(x)
-        return double_backward.gradient(y, x) if self.is_log_density else y
+        if not self.is_log_density:
+            return y
+        self._keep(y, self.findings)
+        return double_backward.gradient(y, x)
 
     def evaluate_to_compare(self, x: Tensor) -> Tensor:
         """The output at points, to be compared with that at moved points.
@@ -129,6 +138,33 @@ class Model:
                 "the model must give the same answer at every call to be compared at moved "
                 "points, got one that draws random numbers (dropout, stochastic depth); call "
                 "model.eval(), or use SlicedScoreMatchingVR, which evaluates the model once"
+            )
+        return y
+
+    def evaluate_to_subtract(self, x: Tensor) -> Tensor:
+        """The output at points, from which that at points close to them is subtracted.
+
+        Raises:
+            RandomModelError: if the model is another one at the next call.
+            ValueError: if it is evaluated in half precision, of which a difference has no digits.
+        """
+        before = _versions(self.call)
+        y = self.evaluate_to_compare(x)
+        changed = _versions(self.call) != before
+        if changed and can_read_values(x):
+            raise RandomModelError(
+                "the model must give the same answer at every call to be compared at moved "
+                "points, got one that changes its buffers (spectral normalisation in training "
+                "mode); call model.eval(), or use SlicedScoreMatchingVR, which evaluates "
+                "the model once"
+            )
+        mixed = torch.is_autocast_enabled(x.device.type)
+        if mixed or {x.dtype, y.dtype} & _HALF:
+            found = "mixed precision" if mixed else f"points in {x.dtype} and values in {y.dtype}"
+            raise ValueError(
+                "differences between close points need a model in single precision or better, got "
+                f"{found}, where rounding is larger; train in float32, or use "
+                "SlicedScoreMatchingVR, which takes no differences"
             )
         return y
 
@@ -158,6 +194,15 @@ def eager() -> AbstractContextManager[Any]:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
+
+
+_HALF = {torch.float16, torch.bfloat16}
+
+
+def _versions(call: Any) -> list[tuple[int, int]]:
+    """What changes where a buffer of real numbers is replaced or written into; counters may."""
+    buffers = verification.buffers_of(call)
+    return [(id(b), b._version) for b in buffers if b.is_floating_point() and not b.is_inference()]
 
 
 def _random_state(x: Tensor) -> list[Tensor]:

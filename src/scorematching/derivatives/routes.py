@@ -21,8 +21,10 @@ from scorematching.derivatives.engine.jet import Jet, second_derivative
 from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tangents
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
+from scorematching.derivatives.evaluations import refuse_nan
 from scorematching.derivatives.model import Model, Pair, Question
 from scorematching.derivatives.trust import answer, require_smooth
+from scorematching.derivatives.verification import is_due
 
 # ----------------------------------------------------- scores of log-densities and vector fields
 
@@ -31,8 +33,9 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     """The gradient of a log-density, or a vector field itself; refused where it jumps."""
     s = model.score(x) if model.is_log_density else model.evaluate(x)
     if training:
-        density = model.is_log_density
-        model.findings.uses["score"] += 1
+        density, findings = model.is_log_density, model.findings
+        findings.uses["score"] += 1
+        refuse_nan(model, x, findings, wait=is_due(findings.uses["score"]))
         # Other answers are compared with differences, which show a score that is cut.
         require_smooth(model, x, order=0, what="score", differentiates=density, trained=True)
     return s
@@ -184,5 +187,8 @@ def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) 
             "the model must be made of operations that a layerwise objective has rules for, "
             f"got {error}; use SlicedScoreMatchingVR, which takes any model"
         ) from error
+    findings = model.findings
+    findings.uses["sweep"] += 1
+    refuse_nan(model, x, findings, wait=is_due(findings.uses["sweep"]))
     require_smooth(model, x, order=int(training), what="curvature")
     return result

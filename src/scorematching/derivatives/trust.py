@@ -20,6 +20,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import smoothness, speed, verification
 from scorematching.derivatives.evaluations import (
     few_points,
+    refuse_nan,
     require_finite,
     require_values,
     score_of,
@@ -51,7 +52,7 @@ def answer(
     findings.uses[question.name] += 1
     require_smooth(model, x, order=int(training), what="curvature")
     uses = findings.uses[question.name]
-    due = verified and verification.is_due(uses) and model.route == "auto" and can_read_values(x)
+    due = verified and _is_checked(model) and verification.is_due(uses) and can_read_values(x)
     after = due and uses > 2 and _can_be_confirmed(model, question, findings)
     if due and not after:
         _verify(model, question, x, training, findings)
@@ -59,6 +60,7 @@ def answer(
         speed.choose_faster(model, question, x, arguments, findings)
     if _route(model, question, findings) == "traced":
         score, second = _traced_or_not(model, question, x, arguments, findings)
+        refuse_nan(model, x, findings, wait=due)
         if _has_new_kinks(findings, before):
             findings.smoothness = None
         if findings.smoothness is None:  # the model has changed
@@ -71,8 +73,14 @@ def answer(
         if findings.smoothness is None:
             require_smooth(model, x, order=int(training), what="curvature")
         score, second = question.reverse(model, x, *arguments)
+        refuse_nan(model, x, findings, wait=due)
     warn(findings)
     return score, model.touch_parameters(second)
+
+
+def _is_checked(model: Model) -> bool:
+    """Whether answers are checked: where the route is not imposed, or by double backward."""
+    return model.route == "auto" or (model.route == "reverse" and model.check_smoothness)
 
 
 def _route(model: Model, question: Question, findings: Findings) -> str:
@@ -143,7 +151,7 @@ def require_smooth(
             smoothness.require_trainable(measured)
 
     findings = model.findings
-    if findings.smoothness is not None and not _measures_again(findings, len(x)):
+    if findings.smoothness is not None and not _measures_again(model, findings, len(x)):
         try:
             return require(findings.smoothness)
         except (SmoothnessError, WrongDerivativeError):
@@ -159,23 +167,24 @@ def _measure(model: Model, x: Tensor, findings: Findings) -> None:
     require_values(model, x)
     findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
     findings.measured_points = len(x)
+    findings.layers.keep(model.call)
     if findings.smoothness.cut:
         few_points(model, x, findings)  # raises where the points of a batch are coupled
 
 
-def _measures_again(findings: Findings, points: int) -> bool:
-    """Whether smoothness is measured once more, because points and weights have moved.
+def _measures_again(model: Model, findings: Findings, points: int) -> bool:
+    """Whether smoothness is measured once more, because points, weights or layers have changed.
 
-    At the 1024th, 2048th, 4096th ... use, and when many points come after few, which say little
-    about where a model is used. At the 16th and 128th use, too, for a model with operations that
-    can have kinks, of which none was found near the first points, and for one that was measured at
-    few points.
+    When a layer is new; at the 1024th, 2048th, 4096th ... use; and when many points come after few,
+    which say little about where a model is used. At the 16th and 128th use, too, for a model with
+    operations that can have kinks, of which none was found near the first points, and for one that
+    was measured at few points.
     """
     uses = findings.uses.total()
     if uses >= 1024 and uses & (uses - 1) == 0:
         return True
     few = findings.measured_points < smoothness.FEW_POINTS
-    if few and points >= smoothness.FEW_POINTS:
+    if (few and points >= smoothness.FEW_POINTS) or findings.layers.have_new(model.call):
         return True
     return uses in (16, 128) and (few or any(has_kink(name) for name, _ in findings.operations))
 
@@ -212,7 +221,7 @@ def _verify(
 
     traced = by(question.probe or question.traced)
     reverse = by(question.probe_reverse or question.reverse)
-    if findings.routes.get(question.name, "traced") == "traced":
+    if _route(model, question, findings) == "traced":
         try:
             found = _detached(traced(points, v))
         except Exception as error:
@@ -230,9 +239,11 @@ def _verify(
         raise WrongDerivativeError(
             f"the derivatives of this {model.kind} disagree with finite differences by every "
             "route: part of it cannot be differentiated twice (a custom autograd function whose "
-            "backward pass is not differentiable, such as odeint_adjoint, or a value cut from the "
-            "graph); use operations that torch differentiates twice (odeint instead of "
-            "odeint_adjoint), or FiniteDifferenceSSM, which needs no second derivative"
+            "backward pass is not differentiable, such as odeint_adjoint, a value cut from the "
+            "graph, or nn.utils.spectral_norm before its power iteration converges); use "
+            "operations that torch differentiates twice (odeint instead of odeint_adjoint, "
+            "nn.utils.parametrizations.spectral_norm), or FiniteDifferenceSSM, which needs no "
+            "second derivative"
         )
     _require_ordinary(model, reverse, found, points, v)
 
@@ -246,7 +257,9 @@ def _require_ordinary(
 
 
 def _can_be_confirmed(model: Model, question: Question, findings: Findings) -> bool:
-    """Whether double backward at a few points may be compared with an answer at all points."""
+    """Whether double backward at a few points may be compared with a traced answer at all."""
+    if _route(model, question, findings) != "traced":
+        return False
     simple = question.probe is None and findings.outputs == 1 and bool(findings.any_batch)
     return simple and model.check_smoothness and not verification.buffers_of(model.call)
 

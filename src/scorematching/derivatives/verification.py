@@ -154,8 +154,13 @@ def is_exceptional(ask: Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tens
 
 
 def _spreads(x: Tensor) -> Tensor:
-    """The spread of every coordinate; where it is zero, the smallest of the others, or one."""
-    spreads = x.std(0) if len(x) > 1 else x[0].abs()
+    """The spread of every coordinate; where it is zero, the smallest of the others, or one.
+
+    That of a single point is its distance from zero.
+    """
+    spreads = x.std(0) if len(x) > 1 else torch.zeros_like(x[0])
+    if not bool(spreads.any()):  # copies of one point
+        spreads = x[0].abs()
     others = spreads[spreads > 0]
     return torch.where(spreads > 0, spreads, others.min() if len(others) else 1.0)
 
@@ -271,7 +276,8 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
     each parameter. The parameters are moved by exchanging their data and are always put back. One
     step is enough where it agrees. Otherwise the shortest step decides that agrees with the next
     longer one, since deep networks need shorter steps than others. What rounding adds to a
-    difference is not held against a gradient: there may be hardly any dependence to see.
+    difference is not held against a gradient: there may be hardly any dependence to see. Parameters
+    with hooks are left as they are, because hooks change gradients on purpose (masks, clipping).
     """
     x = x.detach().clone().requires_grad_()
 
@@ -281,7 +287,8 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
 
     since = torch.autograd._get_sequence_nr()
     value = scalar()
-    parameters = leaves(value, x, since) if value.requires_grad else []
+    found = leaves(value, x, since) if value.requires_grad else []
+    parameters = [p for p in found if not p._backward_hooks]
     # The data of ordinary tensors alone can be exchanged.
     ordinary = all(type(p) in (Tensor, torch.nn.Parameter) for p in parameters)
     if not parameters or not ordinary or any(p.dtype not in TOLERANCES for p in parameters):
@@ -302,13 +309,13 @@ def check_gradient(answer: Answer, x: Tensor, v: Tensor) -> Comparison:
         return abs(exact - slope) / (tolerance * (size + abs(slope)) + noise / h + 1e-30)
 
     slope = _slope(scalar, parameters, steps, 2.0**-first)
-    if (found := excess(slope, 2.0**-first)) <= 1:
-        return Comparison(found)
+    if (whole := excess(slope, 2.0**-first)) <= 1:
+        return Comparison(whole)
     slopes = ((_slope(scalar, parameters, steps, 2.0**-k), 2.0**-k) for k in others)
     for (near, h), (far, _) in pairwise(slopes):
         if abs(near - far) < 0.5 * tolerance * (size + abs(near)):
             return Comparison(excess(near, h))
-    return Comparison(found, conclusive=False)
+    return Comparison(whole, conclusive=False)
 
 
 def _slope(scalar: Any, parameters: list[Tensor], steps: list[Tensor], h: float) -> float:

@@ -116,7 +116,9 @@ def share_rows(noise: Any, count: int, rows: slice, owner: Any) -> Any:
 
 def law(terms: Terms) -> Tensor:
     """The loss of every point, ``0.5 |first|^2 + second``, ``(N,)``."""
-    return 0.5 * terms.first.square().sum(-1) + terms.second
+    # In the wider precision: the squares of a score network overflow in float16 under autocast.
+    first = terms.first.to(torch.promote_types(terms.first.dtype, terms.second.dtype))
+    return 0.5 * first.square().sum(-1) + terms.second
 
 
 def require_log_density(field: Field, objective: Objective) -> LogDensityField:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -103,6 +103,9 @@ class DenoisingScoreMatching(Objective):
     def __post_init__(self) -> None:
         advice = "for noise-free training use SlicedScoreMatching"
         sigma: Any = self.sigma
+        if isinstance(sigma, (Tensor, np.ndarray)) and sigma.ndim == 0:
+            sigma = sigma.item()  # a share of x.std(), for example
+            object.__setattr__(self, "sigma", sigma)
         if isinstance(sigma, (list, tuple, Tensor, np.ndarray)):
             object.__setattr__(self, "sigma", _positive_numbers(sigma, "sigma", advice))
         elif not isinstance(sigma, NoiseLadder):
@@ -158,7 +161,11 @@ class DenoisingScoreMatching(Objective):
 
 def _positive_numbers(values: Any, name: str, advice: str) -> tuple[float, ...]:
     """Numbers of a sequence, all of them positive."""
-    numbers = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else [*values]
+    is_array = isinstance(values, (Tensor, np.ndarray))
+    if values.ndim != 1 if is_array else not isinstance(values, Iterable):
+        found = f"an array of shape {tuple(values.shape)}" if is_array else repr(values)
+        raise TypeError(f"{name} must be numbers in one row, got {found}; flatten or list them")
+    numbers = values.tolist() if is_array else [*values]
     if not numbers:
         raise ValueError(f"{name} must hold at least one number, got none; {advice}")
     for number in numbers:

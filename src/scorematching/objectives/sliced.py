@@ -191,6 +191,7 @@ class SlicedScoreMatchingVR(Sliced):
 def _control_variate(score: Tensor, v: Tensor) -> Tensor:
     """``c = mean_j 0.5 (v_j.s)^2 - 0.5 |s|^2``, which has mean zero over v: ``(N,)``."""
     projected = project(score, v.flatten(2))
+    score = score.to(projected.dtype)  # which is wider under autocast
     return 0.5 * projected.square().mean(-1) - 0.5 * score.square().sum(-1)
 
 

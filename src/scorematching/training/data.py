@@ -62,7 +62,8 @@ class Batches:
             _check_share(len(data), config, ranks)
         else:
             wanted = "data must be a tensor, a stream or an iterable of batches"
-            check_type(data, Iterable, wanted, "convert it with torch.as_tensor")
+            kinds = () if hasattr(data, "__array__") else Iterable  # arrays are iterable, too
+            check_type(data, kinds, wanted, "convert it with torch.as_tensor")
 
     def per_epoch(self) -> int | None:
         """Batches in an epoch; None if unknown."""

@@ -320,7 +320,18 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser over all parameters that are trained."""
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if isinstance(make, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be called with parameters and lr=, got an optimiser that is made "
+            f"already; pass the class torch.optim.{type(make).__name__}, or a function for other "
+            "settings: lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
+        )
     optimizer = (make or _adam)(list(trained.values()), lr=lr)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer must take a step on gradients alone, got LBFGS, which evaluates the loss "
+            "several times and needs one without noise; use torch.optim.Adam"
+        )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trained.items() if id(p) not in held]
     if missing or len(held) > len(trained):

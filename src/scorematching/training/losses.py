@@ -54,6 +54,9 @@ class LossModule(nn.Module):
         super().__init__()
         advice = "SlicedScoreMatchingVR() is a good start"
         check_type(objective, Callable, "objective must be an Objective", advice)
+        if isinstance(objective, type):
+            name = objective.__name__
+            raise TypeError(f"objective must be an Objective, got the class {name}; pass {name}()")
         self.module = module_of(model) if module is None else module
         self.precision, self.touch, self.generator = precision, touch, generator
         self._objective = objective
@@ -71,7 +74,8 @@ class LossModule(nn.Module):
     @property
     def holders(self) -> list[Any]:
         """Objects whose attributes the losses may read: all modules, and losses of the user's."""
-        return [*self.modules(), *(f for f in self._losses if hasattr(f, "__dict__"))]
+        inner = [getattr(f, name, None) for f in self._losses for name in ("objective", "__self__")]
+        return [*self.modules(), *(f for f in (*self._losses, *inner) if hasattr(f, "__dict__"))]
 
     def draw(self, batch: Any, phase: int = -1) -> Any:
         """The noise of a phase for a batch; None where there is none, or the loss draws its own."""

@@ -149,6 +149,25 @@ class Traced(Tensor):
     def __hash__(self) -> int:
         return id(self)
 
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Refuse to be part of a loss: its graph is that of the trace.
+
+        Raises:
+            Untraceable: says what to do.
+        """
+        raise Untraceable(
+            "a loss must not hold a value that the model keeps while it is traced, such as an "
+            "auxiliary loss in an attribute; take derivatives by double backward, by "
+            'LogDensityField(model, route="reverse") or the same of VectorField, or compute that '
+            "value by another call of the model"
+        )
+
     def become(self, value: Any) -> Traced:
         """Replace the value, as an operation in place does.
 

@@ -2,7 +2,7 @@
 
 `Probe` evaluates a callable at any number of points, in double precision if asked to, in batches
 of exactly N rows where the callable carries something of N rows, and with the same random numbers
-every time. It leaves the random state and the model's buffers as they were.
+every time. It leaves the random state and the model's buffers and attributes as they were.
 """
 
 from __future__ import annotations
@@ -160,7 +160,11 @@ class Probe:
             yield
 
     def _restore(self) -> None:
-        for module, buffers in self._calls.buffers.values():
+        for module, attributes, buffers in self._calls.modules.values():
+            held = vars(module)
+            for name in held.keys() - attributes.keys():
+                del held[name]
+            held.update(attributes)
             module._buffers.update(buffers)
         with torch.no_grad():
             for value, copy in self._copies:
@@ -202,7 +206,7 @@ def _join(parts: list[tuple[Tensor, list[Mask]]], number: int) -> Mask:
 
 
 class _Calls(TorchFunctionMode):
-    """Keeps the name of the current torch call and the buffers that were there at the first.
+    """Keeps the name of the current torch call and the modules as they were at the first.
 
     With `double`, calls are made in double precision: every tensor, every dtype argument and every
     result is widened, so that a model with float32 parameters runs on float64 points without
@@ -215,7 +219,7 @@ class _Calls(TorchFunctionMode):
         self.double, self.is_first = double, True
         self.name = ""
         self.parameters: dict[int, tuple[Tensor, Tensor]] = {}
-        self.buffers: dict[int, tuple[nn.Module, dict[str, Tensor | None]]] = {}
+        self.modules: dict[int, tuple[nn.Module, dict[str, Any], dict[str, Tensor | None]]] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -223,21 +227,25 @@ class _Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         self.name = getattr(func, "__name__", "")
         if self.is_first:
-            self._keep_buffers()
+            self._keep_modules()
         try:
             return self._call_double(func, args, kwargs) if self.double else func(*args, **kwargs)
         finally:
             self.name = ""
 
-    def _keep_buffers(self) -> None:
-        """Remember the buffers of the modules that are being called: some assign new ones."""
+    def _keep_modules(self) -> None:
+        """Remember attributes and buffers of the modules that are being called.
+
+        Some assign new buffers, or keep a tensor for later calls, which in double precision or of
+        another number of points would not suit them.
+        """
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code is not Probe._value.__code__:
             module = frame.f_locals.get("self")
             if isinstance(module, nn.Module) and isinstance(module._buffers, dict):
-                if id(module) in self.buffers:
+                if id(module) in self.modules:
                     return
-                self.buffers[id(module)] = module, dict(module._buffers)
+                self.modules[id(module)] = module, dict(vars(module)), dict(module._buffers)
             frame = frame.f_back
 
     def _call_double(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

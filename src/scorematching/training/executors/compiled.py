@@ -57,7 +57,7 @@ class CompiledGradients(Gradients):
         Raises:
             TypeError: if the objective draws while it runs.
             ValueError: if the model changes its own state while it runs, or computes something by
-                other means than torch's operations.
+                other means than torch's operations; if a parameter has a hook.
             NoGain: if it would not be faster, where that is asked for.
             Exception: whatever the tracer or the compiler raise.
         """
@@ -105,6 +105,7 @@ class _Phase:
         self.fixed = {name: p.detach() for name, p in named if id(p) not in trained}
         self.fixed |= dict(losses.named_buffers())
         self.used: list[nn.Parameter] = []
+        _check_no_hooks(self.leaves)
         self.function = self._compile(batch, noise)
 
     def __call__(self, batch: Tensor, noise: Any) -> Tensor:
@@ -194,6 +195,20 @@ def _check_draws_nothing(graph: GraphModule) -> None:
     for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise TypeError(_DRAWS_WHILE_IT_RUNS.format(node.target))
+
+
+def _check_no_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Require parameters without hooks: compiled gradients do not pass through autograd.
+
+    Raises:
+        ValueError: naming one that has a hook.
+    """
+    for name, parameter in parameters.items():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                "parameters must have no hooks to be compiled, which would be left out, got one on "
+                f'{name}; train with executor="eager" or "captured"'
+            )
 
 
 def _check_unchanged(copies: Tensors, tensors: Tensors) -> None:

@@ -6,18 +6,28 @@ changes, such as the weight of a term that is annealed, would stay what it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dis import get_instructions
+from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from scorematching._graphs import CaptureError
 
 _NUMBERS = (bool, int, float, str)
+_OWN = frozenset(vars(nn.Module())) - {"training"}
+"""Attributes of every module, of which buffers and parameters are compared by themselves."""
+_FEW = 16
+"""Numbers in a tensor on the CPU, at most, for which it may be recorded as constants."""
 
 
 class Constants:
     """Attributes of modules and losses, as they were when a step was recorded.
+
+    Numbers, also in lists, dictionaries and small tensors on the CPU that are no buffers; of
+    functions, those of their closures and the globals that they name.
 
     Args:
         holders: objects that the step reads: all modules, and losses of the user's own.
@@ -39,12 +49,8 @@ class Constants:
         """Keep the present values."""
         held = list(holders)
         modules = [each for each in held if isinstance(each, nn.Module)]
-        self._numbers = [
-            (each, vars(each), name, value)
-            for each in held
-            for name, value in vars(each).items()
-            if type(value) in _NUMBERS
-        ]
+        found = [(label, read, _numbers(read())) for each in held for label, read in _places(each)]
+        self._numbers = [entry for entry in found if entry[2] is not None]
         owned = [p for each in modules for p in each._parameters.values()]
         self._parameters = [p for p in owned if p is not None]
         self._buffers = [(each._buffers, name) for each in modules for name in each._buffers]
@@ -58,11 +64,7 @@ class Constants:
         Raises:
             CaptureError: naming it.
         """
-        changed = [
-            f"{type(each).__name__} with another {name}"
-            for each, attributes, name, value in self._numbers
-            if attributes.get(name) is not value and not _equal(attributes.get(name), value)
-        ]
+        changed = [label for label, read, known in self._numbers if _differs(read(), known)]
         if changed or self._find_tensors() != self._tensors:
             changed += ["other buffers, or other parameters to train"]
             raise CaptureError(
@@ -80,6 +82,39 @@ class Constants:
         return [*found, *trained, *places]
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two attributes are equal; a number may have become a tensor, whose ``==`` is one."""
-    return type(a) is type(b) and bool(a == b)
+def _places(holder: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Where an object holds what it reads: a description of each place, and how to read it."""
+    name = getattr(holder, "__name__", type(holder).__name__)
+    for key in getattr(holder, "__dict__", {}):
+        if key not in _OWN:
+            yield f"{name} with another {key}", partial(vars(holder).get, key)
+    code = getattr(holder, "__code__", None)
+    if code is None:
+        return
+    for key, cell in zip(code.co_freevars, holder.__closure__ or ()):
+        yield f"{name} with another {key}", partial(getattr, cell, "cell_contents", None)
+    for key in {each.argval for each in get_instructions(code) if each.opname == "LOAD_GLOBAL"}:
+        yield f"{name} with another {key}", partial(holder.__globals__.get, key)
+
+
+def _numbers(value: Any) -> Any:
+    """A number, or those of a container or small tensor; None of anything else."""
+    if type(value) in _NUMBERS or isinstance(value, np.generic):
+        return value
+    if type(value) is tuple:
+        return value if value and all(type(item) in _NUMBERS for item in value) else None
+    if type(value) in (list, dict):
+        items = value.items() if type(value) is dict else enumerate(value)
+        known = tuple((key, _numbers(item)) for key, item in items)
+        return known if known and all(item is not None for _, item in known) else None
+    if type(value) is Tensor and value.is_cpu and value.numel() <= _FEW and not value.requires_grad:
+        return str(value.dtype), value.tolist()
+    return None
+
+
+def _differs(value: Any, known: Any) -> bool:
+    """Whether a place holds other numbers than were known."""
+    if value is known:  # the usual case, also where it is NaN
+        return False
+    found = _numbers(value)
+    return type(found) is not type(known) or bool(found != known)

@@ -1,0 +1,76 @@
+"""Objectives that subtract values at close points, which must be of one model and have digits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scorematching as sm
+
+OBJECTIVES = [sm.FiniteDifferenceSSM(), sm.NoiseContrastive()]
+
+BY_CLASS = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+
+
+def network(first: nn.Module) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(first, nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def points(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(16, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@BY_CLASS
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
+def test_a_spectral_norm_that_advances(objective: sm.Objective, norm: object) -> None:
+    """Moved points had other weights than the points: a loss of 0.03 was -238."""
+    model = network(norm(nn.Linear(3, 8)))  # type: ignore[operator]
+    with pytest.raises(
+        ValueError, match=r"the same (answer|values) at every call .*call model\.eval\(\)"
+    ):
+        objective(model, points())
+    assert objective(model.eval(), points()).isfinite().all()
+
+
+@BY_CLASS
+def test_batch_normalisation_in_training_mode(objective: sm.Objective) -> None:
+    model = network(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8)))
+    with pytest.raises(ValueError, match="must treat every point by itself"):
+        objective(model, points())
+
+
+class Counting(nn.Module):
+    """A linear layer that counts its calls in a buffer, without an effect on its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.layer(x)
+        return out
+
+
+@BY_CLASS
+def test_a_model_that_counts_its_calls(objective: sm.Objective) -> None:
+    assert objective(network(Counting()), points()).isfinite().all()
+
+
+@BY_CLASS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_refused(objective: sm.Objective, dtype: torch.dtype) -> None:
+    """The losses were rounding errors, divided by the square of the step."""
+    model = network(nn.Linear(3, 8))
+    with (
+        torch.autocast("cpu", dtype),
+        pytest.raises(ValueError, match="single precision or better, got mixed precision"),
+    ):
+        objective(model, points())
+    with pytest.raises(ValueError, match=f"got points in {dtype} and values in {dtype}"):
+        objective(model.to(dtype), points(dtype))
