@@ -81,7 +81,7 @@ class Model:
         return tape, y
 
     def _keep(self, y: Tensor, findings: memory.Findings) -> None:
-        """Keep log-densities, to be looked at once their score is known."""
+        """Keep log-densities, which are checked once their score is known."""
         if self.is_log_density and can_read_values(y):
             findings.value = y.detach()
 
