@@ -21,7 +21,7 @@ def test_it_measures_and_writes_a_page(tmp_path: Path) -> None:
         times = found[part]
         assert len(times["wall"]) == len(times["cpu"]) == 3
         assert all(0 < cpu <= 1.1 * wall + 0.1 for cpu, wall in zip(times["cpu"], times["wall"]))
-    assert found["imported_bytes"] < found["peak_bytes"] < 1e9
+    assert found["imported_bytes"] <= found["peak_bytes"] < 1e9
     assert page is not None and "median of 3" in page.read_text()
 
 
