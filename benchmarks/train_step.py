@@ -14,7 +14,6 @@ Example:
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,12 +27,10 @@ from torch import Tensor
 
 import scorematching as sm
 from benchmarks.harness.command import Output, Smoke, Threads, command_line, run_command
-from benchmarks.harness.kernels import account
 from benchmarks.harness.provenance import stamp
+from benchmarks.harness.training import bare_step, seconds_and_kernels
 from scorematching.training import LossModule, TrainConfig, train
-from scorematching.training.executors import choose, compiled
-from scorematching.training.ranks import Ranks
-from scorematching.training.step import Gradients, Step
+from scorematching.training.executors import compiled
 
 APART = "compiled+captured, products apart"
 EXECUTORS = {
@@ -176,17 +173,7 @@ def without_loop(
     batch, device = x[: len(x) // 10].clone(), torch.device(options.device)
     losses = LossModule(flow, objective, generator, touch=False)
     adam = torch.optim.Adam(flow.parameters(), lr=1e-5, fused=batch.is_cuda or None)
-    step = Step(Gradients(losses), adam, losses.parts)
-    execute = choose([name], step, losses, Ranks(device))
-    for _ in range(max(5, steps // 5)):
-        execute(batch)
-    wait(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        execute(batch)
-    wait(device)
-    seconds = (time.perf_counter() - start) / steps
-    return seconds, account(lambda: execute(batch)) if batch.is_cuda else {}
+    return seconds_and_kernels(bare_step(losses, adam, name, batch), steps, device)
 
 
 def make(options: Options) -> tuple[sm.models.NICE, Tensor, torch.Generator]:
@@ -197,12 +184,6 @@ def make(options: Options) -> tuple[sm.models.NICE, Tensor, torch.Generator]:
     generator = torch.Generator(options.device).manual_seed(options.seed + 1)
     x = torch.randn(10 * batch, dim, generator=generator, device=options.device)
     return flow, x, generator
-
-
-def wait(device: torch.device) -> None:
-    """Wait for what was started on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ smaller rate that falls to zero, clipped gradients and averaged weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ class Config:
     projections: int = 1  # directions of each point, for sliced objectives
     precision: str = "float32"  # or "bf16"
     pixels: str = "clipped"  # as released; "dequantised" as in EBFlow, "smooth" (ours)
+    spread: float = 0.1  # of "smooth": standard deviation of the noise of pixels in logit space
     valid_points: int = 1000  # on which exact losses choose the weights (ours: theirs are 128)
     validate_every: int = 2  # epochs (ours: theirs is every 100 steps)
     test_points: int = 10_000
@@ -112,6 +115,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 
+Transform = Callable[..., Tensor]
+"""From pixels ``(N, D)`` and a generator to points in logit space ``(N, D)``."""
+
 GPU_MEMORY = 4 << 30
 """Bytes that an exact loss may take on a GPU, so that ten runs fit on one card. The default of the
 library is a fifth of the card's memory."""
@@ -140,7 +146,7 @@ def run(config: Config, job: Job) -> Metrics:
         errors over the points; time; and what happened on the way.
     """
     check_choice(config.pixels, "pixels", TRANSFORMS, '"clipped" is as released')
-    parts, transform = load(config, job), TRANSFORMS[config.pixels]
+    parts, transform = load(config, job), noise_of(config)
     prepare = job.generator(1)
     valid = transform(parts.valid[: config.valid_points], prepare)
     test = transform(parts.test[: config.test_points], prepare)
@@ -225,21 +231,27 @@ def dequantise_levels(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return (MARGIN + (1 - 2 * MARGIN) * level / 256).logit()
 
 
-SMOOTH = 0.1
-"""Standard deviation of the normal noise of pixels in logit space: the paper's sigma for DSM."""
-
-
-def smooth_levels(pixels: Tensor, generator: torch.Generator) -> Tensor:
+def smooth_levels(pixels: Tensor, generator: torch.Generator, spread: float) -> Tensor:
     """Centres of grey levels in logit space plus normal noise, which has a smooth density.
 
     With the other noises the density of the points jumps, and score-matching losses have no least
     value (`reproduction.theory.dequantise`).
     """
     noise = torch.randn(pixels.shape, generator=generator, device=pixels.device)
-    return (((255 * pixels).round() + 0.5) / 256).logit() + SMOOTH * noise
+    return (((255 * pixels).round() + 0.5) / 256).logit() + spread * noise
 
 
-TRANSFORMS = {"clipped": dequantise, "dequantised": dequantise_levels, "smooth": smooth_levels}
+TRANSFORMS: dict[str, Transform] = {
+    "clipped": dequantise,
+    "dequantised": dequantise_levels,
+    "smooth": smooth_levels,
+}
+
+
+def noise_of(config: Config) -> Transform:
+    """What makes noisy points in logit space from pixels."""
+    transform = TRANSFORMS[config.pixels]
+    return partial(transform, spread=config.spread) if config.pixels == "smooth" else transform
 
 
 @torch.no_grad()

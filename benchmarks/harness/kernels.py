@@ -10,13 +10,17 @@ import torch
 
 KINDS = {
     "sums after split products": "splitk|split_k",
+    "convolutions": "fprop|dgrad|wgrad|implicit|cudnn|convolve|nchwtonhwc|nhwctonchw",
     "matrix products": "gemm|cutlass|xmma|nvjet|cublas|sm80_|sm90_",
     "optimiser": "adam|multi_tensor",
     "random numbers and sorting": "philox|distribution|random|sort|radix",
     "copies": "memcpy|memset|copy_kernel|direct_copy|catarray",
     "elementwise": "",
 }
-"""Kinds of kernels by a pattern of their names; the first that fits counts."""
+"""Kinds of kernels by a pattern of their names; the first that fits counts.
+
+Libraries compute many convolutions by kernels that are named as matrix products.
+"""
 
 
 def kind_of(name: str) -> str:

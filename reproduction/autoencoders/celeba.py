@@ -126,7 +126,7 @@ def run(config: Config, job: Job) -> Metrics:
         due = since >= 0 and since % config.fid_every == 0
         return found | (judge(model) if due or iterations == config.iterations else {})
 
-    seen = train_model(model, parts.train, _transform(config), config, job, evaluate)
+    seen = train_model(model, parts.train, transform_of(config), config, job, evaluate)
     last = seen["stages"].get(str(seen["iterations"]), {})
     if "fid" not in last:  # the run ended before its time
         last |= judge(model)
@@ -189,7 +189,7 @@ def dequantise(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return scale(pixels) + (2 * u - 1) / 256
 
 
-def _transform(config: Config) -> Callable[[Tensor, torch.Generator], Tensor]:
+def transform_of(config: Config) -> Callable[[Tensor, torch.Generator], Tensor]:
     """`dequantise`, in the order in memory that the networks have."""
     if not config.channels_last:
         return dequantise

@@ -59,6 +59,7 @@ class Settings:
     iterations: int = 100_000  # C.3
     batch_size: int = 128  # C.3
     lr: float = 1e-3  # C.3; of RMSprop
+    schedule: str = "constant"  # or "cosine", which falls to zero (ours)
     score_lr: float | None = None  # of the score network; None is lr, as in C.3
     projections: int = 1  # 6.2; Gaussian directions, with variance reduction, as released
     num_samples: int = 100  # 6.2; latents of a point from which kernels estimate a score
@@ -286,6 +287,7 @@ def _train_config(config: Settings) -> TrainConfig:
         steps=config.iterations,
         batch_size=config.batch_size,
         lr=config.lr,
+        schedule=config.schedule,
         checkpoint_every=config.stage,
         log_every=config.stage if config.stage <= 1000 else math.gcd(1000, config.stage),
         precision=config.precision,

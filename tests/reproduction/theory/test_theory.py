@@ -153,9 +153,10 @@ def test_noise_is_fresh_and_keeps_levels(name: str) -> None:
 def test_smooth_pixels_have_normal_noise() -> None:
     """Around the logit of the centre of their grey level; none is clipped."""
     pixels = torch.tensor([0.0, 7 / 255, 1.0]).expand(40_000, 3)
-    z = nice.smooth_levels(pixels, torch.Generator().manual_seed(0)).double()
+    transform = nice.noise_of(nice.Config(pixels="smooth", spread=0.2))
+    z = transform(pixels, torch.Generator().manual_seed(0)).double()
     centres = torch.logit((torch.tensor([0.0, 7.0, 255.0], dtype=torch.float64) + 0.5) / 256)
-    noise = (z - centres).flatten() / nice.SMOOTH
+    noise = (z - centres).flatten() / 0.2
     assert_mean(noise, 0.0, detect=0.03)
     assert_mean(noise.square(), 1.0, detect=0.05)
 
