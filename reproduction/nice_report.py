@@ -71,7 +71,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     for variant, mine in by_variant(runs).items():
         if _name(mine[0]) in ("SM", "SSM-VR"):
             found.append(_pace(variant, mine))
-        found += _by_seed(variant, mine) if len(mine) > 1 else []
+        found += _by_seed(variant, [run for run in mine if "test_sm" in run.metrics])
         for run in mine:
             if run.metrics["diverged_at_step"] is not None:
                 step = run.metrics["diverged_at_step"]
@@ -96,8 +96,8 @@ def _pace(variant: str, runs: Sequence[Run]) -> str:
 
 
 def _by_seed(variant: str, runs: Sequence[Run]) -> list[str]:
-    """What each seed ended with."""
-    names = {"test_sm": "SM loss", "test_ll": "log-likelihood"}
+    """What each seed ended with, if there are several."""
+    names = {"test_sm": "SM loss", "test_ll": "log-likelihood"} if len(runs) > 1 else {}
     return [
         f"Test {name} of {variant} by seed: "
         + ", ".join(f"{run.metrics[key]:.0f}" for run in runs)

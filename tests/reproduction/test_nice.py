@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from reproduction import nice as nice_mnist
+from reproduction import nice_report
 from reproduction.experiment import Job
 from reproduction.nice import EXPERIMENT, SMOKE, Config, dequantise, run
+from reproduction.report import table
+from reproduction.run import Request, read_unfinished, reproduce
 from scorematching import datasets
 
 SMALL = replace(Config(), **SMOKE)
@@ -60,6 +63,36 @@ def test_a_row_of_dequantised_pixels(tmp_path: Path) -> None:
     assert found["test_nll"] > 0 and found["test_sm"] < 1e6
     with pytest.raises(ValueError, match="pixels must be"):
         run(replace(SMALL, pixels="sharp"), job(tmp_path))
+
+
+def test_a_run_that_was_cut_has_the_losses_of_its_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a report beside a finished run; what it has no test losses for is left out."""
+    assert EXPERIMENT.unfinished is not None and EXPERIMENT.unfinished(tmp_path) is None
+    real, calls = nice_mnist.exact_losses, []
+
+    def break_once(model: Any, x: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(model, x)
+
+    request = Request((0, 1), ("stable/SM",), {"epochs": 5, "validate_every": 1}, True, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(nice_mnist, "exact_losses", break_once)
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(EXPERIMENT, request)
+    (cut,) = read_unfinished({"table-nice": EXPERIMENT}, tmp_path)
+    whole, other = reproduce(EXPERIMENT, replace(request, out=tmp_path / "whole"))
+    assert cut.metrics["epochs"] < whole.metrics["epochs"] == 5
+    done = cut.metrics["valid_sm_by_epoch"]
+    assert done and done == whole.metrics["valid_sm_by_epoch"][: len(done)]
+    lines = table(EXPERIMENT, [replace(cut, seed=2), whole, other]).splitlines()
+    assert "stable/SM" in lines[2] and "±" in lines[2]
+    text = " ".join(nice_report.notes([cut, whole]))
+    assert "Seconds per epoch of stable/SM" in text and "by seed" not in text
+    assert "by seed" in " ".join(nice_report.notes([whole, other]))
 
 
 def test_an_interrupted_run_goes_on_to_the_same_digits(
