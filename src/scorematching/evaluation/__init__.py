@@ -24,6 +24,10 @@ from scorematching.evaluation.log_z.decoders import (
 )
 from scorematching.evaluation.log_z.importance import LogZEstimate, importance_log_z
 from scorematching.evaluation.log_z.likelihood import LogLikelihood, log_likelihood
+from scorematching.evaluation.log_z.modes import (
+    importance_bracket,
+    importance_log_likelihood,
+)
 from scorematching.evaluation.losses import (
     fisher_divergence,
     score_matching_loss,
@@ -58,6 +62,8 @@ __all__ = [
     "feature_moments",
     "fisher_divergence",
     "frechet_distance",
+    "importance_bracket",
+    "importance_log_likelihood",
     "importance_log_z",
     "inception",
     "kernel_distance",

@@ -101,8 +101,8 @@ class Bracket:
     Attributes:
         lower: estimates from the forward chains, ``(G,)``; too low on average.
         upper: estimates from the reverse chains, ``(G,)``; too high on average.
-        forward: the chains from start to end.
-        reverse: the chains from end to start.
+        forward: the chains from start to end; None where samples take the place of chains.
+        reverse: the chains from end to start, likewise.
 
     Example:
         >>> normal = lambda x: -0.5 * x.square().sum(-1)
@@ -114,8 +114,8 @@ class Bracket:
 
     lower: Tensor
     upper: Tensor
-    forward: Annealing = field(repr=False)
-    reverse: Annealing = field(repr=False)
+    forward: Annealing | None = field(default=None, repr=False)
+    reverse: Annealing | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> Estimate:

@@ -50,9 +50,10 @@ class DecoderLikelihood:
 
     Attributes:
         log_likelihood: estimates of ``log p(x)``, ``(N,)``; each too low on average.
-        standard_error: of each, from its chains, ``(N,)``.
-        effective_sample_size: of the chains of each, ``(N,)``.
-        acceptance: mean acceptance of the moves, a number; about 0.65 if the adaptation worked.
+        standard_error: of each, from its chains or samples, ``(N,)``.
+        effective_sample_size: of the chains or samples of each, ``(N,)``.
+        acceptance: mean acceptance of the moves, about 0.65 if the adaptation worked; None if
+            nothing moved.
 
     Example:
         The likelihood of a decoder that ignores its latents is exact.
@@ -66,7 +67,7 @@ class DecoderLikelihood:
     log_likelihood: Tensor = field(repr=False)
     standard_error: Tensor = field(repr=False)
     effective_sample_size: Tensor = field(repr=False)
-    acceptance: float
+    acceptance: float | None = None
 
     @property
     def nll(self) -> Estimate:
@@ -197,7 +198,7 @@ def _posterior(decoder: Decoder, observation: Observation | None, x: Tensor) -> 
     check_observation(pixels)
 
     def log_density(z: Tensor) -> Tensor:
-        likelihood = fused.log_prob(pixels, _decoded(decoder, z, x), x)
+        likelihood = fused.log_prob(pixels, decoded(decoder, z, x), x)
         return standard_normal_log_density(z) + likelihood.flatten()
 
     return log_density
@@ -242,7 +243,7 @@ def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
         with torch.inference_mode(False), torch.enable_grad():
             leaf = (z.clone() if z.is_inference() else z).detach().requires_grad_()
             with torch.autocast(z.device.type, torch.bfloat16):
-                output = _decoded(decoder, leaf, x)
+                output = decoded(decoder, leaf, x)
             if not output.requires_grad:
                 return -z
             slopes = fused.slopes(pixels, output, x)
@@ -252,7 +253,7 @@ def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
     return score
 
 
-def _decoded(decoder: Decoder, z: Tensor, x: Tensor) -> Tensor:
+def decoded(decoder: Decoder, z: Tensor, x: Tensor) -> Tensor:
     """The decoder's output for chains of images, ``(C G, L), (G, *event) -> (C, G, *event)``."""
     output = decoder(z)
     wanted = "decoder must return one image per row of latents, shape {} like x"
