@@ -2,9 +2,9 @@
 
 Every row trains the same networks on digits that are binarised anew at every step. It is evaluated
 by the likelihood of its decoder on the 10,000 test images, binarised once: annealed importance
-sampling from the prior of the latents to their posterior, for each image. That takes ten hours
-without a GPU; ``--set likelihood=modes`` samples around the modes of the posteriors, which are
-found from encodings, and takes minutes.
+sampling from the prior of the latents to their posterior, for each image. That takes hours without
+a GPU; ``--set likelihood=modes`` samples around the modes of the posteriors, which are found from
+encodings, and takes minutes.
 """
 
 from __future__ import annotations
