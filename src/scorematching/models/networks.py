@@ -135,7 +135,7 @@ class ConditionalMLP(nn.Module):
         check_count(dim, "dim", "it is the number of coordinates of z")
         check_count(context_dim, "context_dim", "for no context use ScoreNetwork")
         self.dim, self.context_dim = dim, context_dim
-        every = widths(context_dim + dim, hidden, outputs or dim)
+        every = widths(context_dim + dim, hidden, dim if outputs is None else outputs)
         net = mlp(every, activation, generator)
         self.first: Any = net[0]
         self.rest = net[1:]
