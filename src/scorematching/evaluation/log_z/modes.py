@@ -25,8 +25,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points, check_shape
+from scorematching._checks import check_count, check_points, check_shape, check_type
 from scorematching._random import normal, uniform
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import (
     BernoulliPixels,
@@ -48,6 +49,7 @@ _ROWS = 16384  # latents that are decoded at a time
 _SHARES = (1.0, 0.25, 2**-4, 2**-6, 2**-8, 0.0)  # of a Newton step; the best is taken
 _LEAST_CURVATURE = 0.25  # of proposals; the prior's is one
 _UNIFORM = 0.1  # probability that components share alike
+_LEAST_EFFECTIVE = 3.0  # samples of an image, below which its estimate may be wrong by nats
 
 
 class Mixture(NamedTuple):
@@ -130,12 +132,14 @@ def _expand(log_density: LogDensity, z: Tensor) -> tuple[Tensor, Tensor, Tensor,
     with torch.inference_mode(False), torch.enable_grad():
         z = z.detach().clone().requires_grad_()
         value = log_density(z)
-        _check_finite(value)
+        _check_finite(value, "log p(x | z)")
         (slope,) = torch.autograd.grad(value.sum(), z, create_graph=True)
         rows = [
             torch.autograd.grad(part.sum(), z, retain_graph=True)[0] for part in slope.unbind(-1)
         ]
-    curvature, axes = torch.linalg.eigh(-torch.stack(rows, -1))
+    hessian = torch.stack(rows, -1)
+    _check_finite(hessian.sum((-2, -1)), "Hessian of log p(x | z)")
+    curvature, axes = torch.linalg.eigh(-hessian)
     roots = curvature.abs().clamp(min=_LEAST_CURVATURE).sqrt()
     return value.detach(), slope.detach(), axes, roots
 
@@ -165,7 +169,9 @@ def importance_log_likelihood(
         generator: source of randomness; None is torch's default generator.
 
     Raises:
-        ValueError: the decoder returns NaN, or latents have another shape.
+        ValueError: the decoder returns NaN, depends on the batch or the call, or is cut from its
+            latents; latents have another shape; or the estimates of half of the images hang on
+            one or two samples.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -183,10 +189,11 @@ def importance_log_likelihood(
     found = []
     for part in x.split(batch_size):
         joint = _joint(decoder, observation, part)
-        mixture = fit_mixture(joint, _begin(starts, part), num_newton)
+        mixture = fit_mixture(joint, _begin(starts, part, joint), num_newton)
         found.append(_weigh(joint, mixture, num_samples, generator))
     first, second = (torch.cat(sums) for sums in list(zip(*found))[:2])
     whole = LogSums(first, second, num_samples)
+    _check_effective(whole.effective_sample_size, num_samples)
     return DecoderLikelihood(whole.log_mean, whole.standard_error, whole.effective_sample_size)
 
 
@@ -223,7 +230,7 @@ def importance_bracket(
     with torch.no_grad():
         images = pixels.sample(decoder(exact), generator)
     joint = _joint(decoder, pixels, images)
-    mixture = fit_mixture(joint, _begin(starts, images), num_newton)
+    mixture = fit_mixture(joint, _begin(starts, images, joint, latent_dim), num_newton)
     most = _weigh(joint, mixture, num_samples - 1, generator)
     last = _weigh(joint, mixture, 1, generator)
     known = LogSums.of(_log_weights(joint, mixture, exact.unsqueeze(0)))
@@ -244,12 +251,17 @@ def _joint(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogD
     return log_density
 
 
-def _begin(starts: Starts, x: Tensor) -> Tensor:
-    """The latents from which modes are searched, ``(S, G, L)``."""
+def _begin(starts: Starts, x: Tensor, joint: LogDensity, latent_dim: int | None = None) -> Tensor:
+    """The latents from which modes are searched, ``(S, G, L)``, where the decoder is checked."""
+    advice = "pass a function of images, such as lambda x: torch.stack([encode(x), encode(x)])"
+    check_type(starts, Callable, "starts must be callable", advice)
     with torch.no_grad():
         z = starts(x)
     wanted = "starts must return some latents for each image, shape {}"
-    check_shape(z, (None, len(x), None), wanted, "torch.stack several encodings of x")
+    check_shape(z, (None, len(x), latent_dim), wanted, "torch.stack several encodings of x")
+    check_count(len(z), "the number of latents of an image", "let starts return one or more")
+    rows = torch.cat([z, z + 1]).flatten(0, 1)
+    check_repeats(lambda z: joint(z.unflatten(0, (-1, len(x)))).flatten(), rows, len(x))
     return z
 
 
@@ -269,12 +281,24 @@ def _log_weights(joint: LogDensity, mixture: Mixture, z: Tensor) -> Tensor:
     return joint(z).double() - mixture.log_prob(z).double()
 
 
-def _check_finite(values: Tensor) -> None:
+def _check_finite(values: Tensor, what: str) -> None:
     bad = int((~values.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"decoder must give every start a finite log p(x | z), got NaN or infinity for {bad} "
+            f"decoder must give every start a finite {what}, got NaN or infinity for {bad} "
             f"of {values.numel()}; check its outputs and the latents that starts returns"
+        )
+
+
+def _check_effective(sizes: Tensor, num_samples: int) -> None:
+    """Refuse estimates that hang on one or two samples for half of the images."""
+    least = min(_LEAST_EFFECTIVE, num_samples / 100)
+    poor = int((sizes < least).sum())
+    if 2 * poor > len(sizes):
+        raise ValueError(
+            f"starts must lead to the modes of nearly normal posteriors, got an effective sample "
+            f"size below {least:g} of {num_samples} samples for {poor} of {len(sizes)} images; "
+            "give more starts and num_samples, or anneal by decoder_log_likelihood"
         )
 
 
