@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_count, check_points, check_shape, check_type
+from scorematching._precision import without_autocast
 from scorematching._random import normal, uniform
 from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions.gaussian import standard_normal_log_density
@@ -49,7 +50,7 @@ _ROWS = 16384  # latents that are decoded at a time
 _SHARES = (1.0, 0.25, 2**-4, 2**-6, 2**-8, 0.0)  # of a Newton step; the best is taken
 _LEAST_CURVATURE = 0.25  # of proposals; the prior's is one
 _UNIFORM = 0.1  # probability that components share alike
-_LEAST_EFFECTIVE = 3.0  # samples of an image, below which its estimate may be wrong by nats
+_LEAST_EFFECTIVE = 10.0  # samples of an image, below which its estimate may be wrong by nats
 
 
 class Mixture(NamedTuple):
@@ -69,6 +70,10 @@ class Mixture(NamedTuple):
 
     def sample(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Independent samples, ``(num, G, L)``."""
+        with without_autocast(self.modes):
+            return self._sample(num, generator)
+
+    def _sample(self, num: int, generator: torch.Generator | None) -> Tensor:
         groups, dim = self.modes.shape[1:]
         ends = self.log_shares.exp().cumsum(0)[:-1, None]
         chosen = (uniform((num, groups), self.modes, generator) > ends).sum(0)
@@ -80,11 +85,14 @@ class Mixture(NamedTuple):
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Log-density, ``(K, G, L) -> (K, G)``."""
-        parts = []
-        for share, mode, axes, roots in zip(*self):
-            t = torch.einsum("kgl,glm->kgm", z - mode, axes) * roots
-            parts.append(share + roots.log().sum(-1) + _standard_t(t))
-        return torch.stack(parts).logsumexp(0)
+        with without_autocast(z):
+            return torch.stack([_component(z, *part) for part in zip(*self)]).logsumexp(0)
+
+
+def _component(z: Tensor, share: Tensor, mode: Tensor, axes: Tensor, roots: Tensor) -> Tensor:
+    """Log-density of one component, times its share, ``(K, G, L) -> (K, G)``."""
+    t = torch.einsum("kgl,glm->kgm", z - mode, axes) * roots
+    return share + roots.log().sum(-1) + _standard_t(t)
 
 
 def _standard_t(t: Tensor) -> Tensor:
@@ -158,7 +166,8 @@ def importance_log_likelihood(
 
     Args:
         decoder: ``z: (N, L) -> (N, *event)``, twice differentiable and without batch statistics;
-            its parameters receive no gradient.
+            its parameters receive no gradient. At the kinks of ReLU, Newton steps may stop before
+            a mode, which `importance_bracket` shows.
         x: images ``(N, *event)``, in the decoder's dtype and on its device.
         starts: gives latents from which modes are searched, for images ``(G, *event)`` some
             ``(S, G, L)``: samples of an encoder or of the prior, such as four of each image.
@@ -171,7 +180,7 @@ def importance_log_likelihood(
     Raises:
         ValueError: the decoder returns NaN, depends on the batch or the call, or is cut from its
             latents; latents have another shape; or the estimates of half of the images hang on
-            one or two samples.
+            few samples.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -291,7 +300,7 @@ def _check_finite(values: Tensor, what: str) -> None:
 
 
 def _check_effective(sizes: Tensor, num_samples: int) -> None:
-    """Refuse estimates that hang on one or two samples for half of the images."""
+    """Refuse estimates that hang on few samples for half of the images."""
     least = min(_LEAST_EFFECTIVE, num_samples / 100)
     poor = int((sizes < least).sum())
     if 2 * poor > len(sizes):
