@@ -112,8 +112,7 @@ def decoder_log_likelihood(
         force: in place of that, makes the force of the posterior for some images, see the module.
 
     Raises:
-        ValueError: the decoder returns NaN, depends on the batch or the call, or is cut from its
-            latents.
+        ValueError: the decoder returns NaN, depends on the batch, or is cut from its latents.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
