@@ -138,6 +138,40 @@ def test_standardise_serves_any_event_shape() -> None:
     assert Standardise.fit(x).log_abs_det(x).shape == (30,)
 
 
+@pytest.mark.parametrize("fit", [Standardise.fit, Whiten.fit])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_other_events_than_those_of_the_fit_are_refused(fit: object, columns: int) -> None:
+    """One column was broadcast to four."""
+    assert callable(fit)
+    fitted, x = fit(table()), table()[:, :columns]
+    for method in (fitted, fitted.log_abs_det, Compose(fitted, Logit())):
+        with pytest.raises(ValueError, match=rf"x must have shape \(None, 4\).*40, {columns}"):
+            method(x)
+    with pytest.raises(ValueError, match=rf"z must have shape \(None, 4\).*40, {columns}"):
+        fitted.inverse(x)
+    with pytest.raises(ValueError, match=r"x must have shape \(None, 4\), .*got \(4,\)"):
+        fitted.log_abs_det(table()[0])
+    assert torch.equal(fitted(table()[0]), fitted(table())[0])
+    with pytest.raises(ValueError, match=r"x must have shape \(None, 1\)"):
+        Standardise.fit(table()[:, :1])(table())
+
+
+def test_noise_for_other_columns_than_those_of_the_fit_is_refused() -> None:
+    for columns in (1, 3):
+        with pytest.raises(ValueError, match=r"x must have shape \(None, 4\), like the points"):
+            Dequantise.fit(table(), every_column=True)(table()[:, :columns].numpy())
+    assert Dequantise(torch.tensor(0.5))(table()).shape == (40, 4)
+
+
+def test_one_mean_for_each_channel() -> None:
+    """The log-determinant is that of every pixel, not of one per channel."""
+    x = torch.randn(5, 3, 2, 2, generator=generator(), dtype=torch.float64)
+    std = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).reshape(3, 1, 1)
+    scale = Standardise(torch.zeros_like(std), std)
+    torch.testing.assert_close(scale.inverse(scale(x)), x)
+    np.testing.assert_allclose(scale.log_abs_det(x), [-4 * np.log(6.0)] * 5)
+
+
 def test_standardise_keeps_the_digits_of_large_numbers() -> None:
     """Moments are computed in double precision."""
     x = (1e5 + torch.randn(1000, 1, generator=generator())).float()

@@ -441,6 +441,18 @@ def test_bad_arguments(changed: dict[str, Any], error: type, message: str) -> No
         call(**changed)
 
 
+def test_decoders_that_are_cut_from_their_latents() -> None:
+    """Chains followed the prior: likelihoods were too low by tens of nats."""
+    decoder = nn.Linear(2, 3)
+    for cut in (torch.no_grad()(decoder), lambda z: decoder(z.detach()).detach()):
+        with pytest.raises(ValueError, match="decoder must be differentiable in its latents"):
+            decoder_log_likelihood(cut, torch.ones(2, 3), 2, num_steps=3)
+    coin = decoder_log_likelihood(
+        lambda z: torch.zeros(len(z), 3), torch.ones(2, 3), 2, num_steps=3
+    )
+    assert coin.nll.mean == pytest.approx(3 * math.log(2))
+
+
 def test_bad_decoders() -> None:
     x, run = torch.zeros(3, 4), decoder_log_likelihood
     with pytest.raises(ValueError, match=r"decoder must return .* \(60, 4\) like x, got \(60, 2\)"):

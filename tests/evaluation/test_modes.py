@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from scorematching.distributions import Gaussian
 from scorematching.evaluation import (
@@ -196,6 +197,15 @@ def test_in_inference_mode_too() -> None:
     assert torch.equal(found.log_likelihood, again.log_likelihood)
 
 
+def test_proposals_keep_their_precision_under_autocast() -> None:
+    found = Mixture(*(part.float() for part in mixture()))
+    z = found.sample(5, seeded())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found.sample(5, seeded()), z)
+        inside = found.log_prob(z)
+    assert torch.equal(inside, found.log_prob(z))
+
+
 def test_images_in_parts_and_of_any_shape() -> None:
     def pictures(z: Tensor) -> Tensor:
         return linear(z).unflatten(-1, (1, 2, 2))
@@ -211,6 +221,11 @@ def test_images_in_parts_and_of_any_shape() -> None:
     assert found.log_likelihood.shape == (8,) and error.max() < 0.2
 
 
+def rooted(z: Tensor) -> Tensor:
+    """A decoder without second derivatives at zero, where one of the starts is."""
+    return linear(z) + z.norm(dim=-1, keepdim=True)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -221,6 +236,11 @@ def test_images_in_parts_and_of_any_shape() -> None:
         ({"starts": lambda x: x[None, :3, :3]}, "starts must return some latents for each image"),
         ({"decoder": lambda z: linear(z) * math.nan}, "decoder must give every start a finite"),
         ({"decoder": lambda z: z}, "decoder must return one image per row of latents"),
+        ({"decoder": rooted}, "decoder must give every start a finite Hessian"),
+        ({"decoder": torch.no_grad()(linear)}, "decoder must be differentiable in its latents"),
+        ({"decoder": lambda z: linear(z.detach())}, "decoder must be differentiable in its"),
+        ({"starts": torch.zeros(2, 8, 3)}, "starts must be callable, got Tensor"),
+        ({"starts": lambda x: x[None, :, :3][:0]}, "the number of latents of an image must be at"),
     ],
 )
 def test_bad_input(change: dict[str, Any], message: str) -> None:
@@ -229,7 +249,46 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
         importance_log_likelihood(**(arguments | change))  # type: ignore[arg-type]
 
 
+def test_a_decoder_that_ignores_its_latents() -> None:
+    def coin(z: Tensor) -> Tensor:
+        return torch.zeros(len(z), 4, dtype=F64)
+
+    found = importance_log_likelihood(coin, PIXELS, of_encoder, generator=seeded())
+    assert found.nll.mean == pytest.approx(4 * math.log(2), abs=0.03)
+
+
+def test_estimates_from_few_samples_are_refused() -> None:
+    """Decoders whose second derivatives are cut: proposals are as wide as the prior."""
+    decoder, noise, x = nn.Linear(6, 40, dtype=F64), NormalPixels(-4.0), randn(5, 40)
+
+    def once(z: Tensor) -> Tensor:
+        """The same decoder with a first derivative only."""
+        return _Once.apply(z, decoder.weight) + decoder.bias
+
+    def starts(x: Tensor) -> Tensor:
+        return torch.zeros(1, len(x), 6, dtype=F64)
+
+    with pytest.raises(ValueError, match="effective sample size below 10 of 1000 samples for 5 of"):
+        importance_log_likelihood(once, x, starts, noise, generator=seeded())
+    found = importance_log_likelihood(decoder, x, starts, noise, generator=seeded())
+    assert found.effective_sample_size.min() > 500
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return z @ weight.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad @ ctx.saved_tensors[0], None
+
+
 def test_bad_input_of_the_bracket() -> None:
+    with pytest.raises(ValueError, match=r"starts must return .* shape \(None, 2, 4\), got"):
+        importance_bracket(lambda z: linear(z[:, :3]), 2, 4, LIKE, of_encoder)
     with pytest.raises(ValueError, match="num must be"):
         importance_bracket(linear, 0, 3, LIKE, of_encoder)
     with pytest.raises(ValueError, match="latent_dim must be"):

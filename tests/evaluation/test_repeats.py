@@ -18,6 +18,8 @@ from scorematching.evaluation import (
     ais_log_z,
     compare,
     decoder_log_likelihood,
+    importance_bracket,
+    importance_log_likelihood,
     importance_log_z,
     kernel_stein_discrepancy,
     ksd_test,
@@ -77,6 +79,25 @@ def test_decoders_in_training_mode_are_refused(layer: str) -> None:
     with pytest.raises(ValueError, match=r"the model must .*model\.eval\(\)"):
         decoder_log_likelihood(decoder, torch.randn(5, 3), 2, **options)
     decoder_log_likelihood(decoder.eval(), torch.randn(5, 3), 2, **options)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_decoders_in_training_mode_are_refused_around_modes(layer: str) -> None:
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Linear(2, 8), LAYERS[layer](), nn.Tanh(), nn.Linear(8, 3))
+
+    def starts(x: Tensor) -> Tensor:
+        return torch.zeros(1, len(x), 2)
+
+    def both() -> None:
+        importance_log_likelihood(decoder, torch.randn(5, 3), starts, NormalPixels(), 100)
+
+    with pytest.raises(ValueError, match=r"the model must .*model\.eval\(\)"):
+        both()
+    with pytest.raises(ValueError, match=r"the model must .*model\.eval\(\)"):
+        importance_bracket(decoder, 5, 2, torch.zeros(()), starts, NormalPixels(), 100)
+    decoder.eval()
+    both()
 
 
 def test_a_context_of_as_many_rows_as_points_is_accepted() -> None:

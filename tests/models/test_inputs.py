@@ -61,6 +61,13 @@ def test_widths_and_activations_of_another_kind_are_refused() -> None:
             sm.models.MLPDensity(2, activation=wrong)
 
 
+def test_no_outputs_are_refused() -> None:
+    """None of them was taken for as many as inputs."""
+    with pytest.raises(ValueError, match="every width must be at least 1, got 0"):
+        sm.models.ConditionalMLP(2, 3, outputs=0)
+    assert sm.models.ConditionalMLP(2, 3)(torch.ones(4, 2), torch.ones(4, 3)).shape == (4, 2)
+
+
 def test_classes_of_pixels_are_refused() -> None:
     decoder = nn.Linear(2, 4)
     wrong: Any

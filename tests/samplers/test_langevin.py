@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import scorematching as sm
 from scorematching.distributions import Banana, Gaussian
 from scorematching.samplers import (
     Adaptation,
@@ -247,6 +248,15 @@ def test_annealed_chains_have_the_law_of_their_recursion(generator: torch.Genera
     assert_mean((x[:, 0] - mean).square(), variance, detect=0.1 * variance)
     assert info.step_sizes.tolist() == pytest.approx([h * s / sigmas[-1] for s in sigmas])
     assert isinstance(info, annealed.AnnealedInfo) and info.score_norms.shape == (4,)
+
+
+def test_score_networks_take_levels_of_noise(generator: torch.Generator) -> None:
+    """As a column from a ladder of levels, and as a number from `anneal`."""
+    network, x = sm.models.ScoreNetwork(2, hidden=(4,), context_dim=1), torch.zeros(3, 2)
+    ladder = sm.DenoisingScoreMatching(sm.NoiseLadder((1.0, 0.5)))
+    assert ladder(sm.VectorField(network), x, generator=generator).shape == (3,)
+    assert torch.equal(network(x, 0.5), network(x, torch.full((3, 1), 0.5)))
+    assert anneal(network, x, [1.0, 0.5], 0.1, 2, generator)[0].shape == (3, 2)
 
 
 def test_annealing_finds_modes_in_their_proportions(generator: torch.Generator) -> None:

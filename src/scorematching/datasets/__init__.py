@@ -1,14 +1,7 @@
 """Datasets: points by name, invertible preprocessing, splits."""
 
-from scorematching.datasets.preprocess import (
-    Compose,
-    Dequantise,
-    Logit,
-    Standardise,
-    Transform,
-    Whiten,
-    drop_correlated,
-)
+from scorematching.datasets.columns import Dequantise, drop_correlated
+from scorematching.datasets.preprocess import Compose, Logit, Standardise, Transform, Whiten
 from scorematching.datasets.registry import Dataset, is_at_hand, load, names
 from scorematching.datasets.splits import Split, paper_split, split
 

@@ -85,10 +85,12 @@ class ScoreNetwork(nn.Module):
         self.context_dim = context_dim
         self.net = mlp(widths(dim + context_dim, hidden, dim), activation, generator)
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Score at ``x: (N, D)`` given ``context: (N, C)``: ``(N, D)``."""
+    def forward(self, x: Tensor, context: Tensor | float | None = None) -> Tensor:
+        """Score at ``x: (N, D)`` given ``context: (N, C)``, or one number: ``(N, D)``."""
         first: Any = self.net[0]
         check_coordinates(x, first.in_features - self.context_dim, first.weight)
+        if isinstance(context, int | float):  # a level of noise, as from samplers.anneal
+            context = x.new_full((*x.shape[:-1], 1), context)
         wanted = (*x.shape[:-1], self.context_dim)
         got = (*x.shape[:-1], 0) if context is None else tuple(context.shape)
         if got != wanted:
@@ -135,7 +137,7 @@ class ConditionalMLP(nn.Module):
         check_count(dim, "dim", "it is the number of coordinates of z")
         check_count(context_dim, "context_dim", "for no context use ScoreNetwork")
         self.dim, self.context_dim = dim, context_dim
-        every = widths(context_dim + dim, hidden, outputs or dim)
+        every = widths(context_dim + dim, hidden, dim if outputs is None else outputs)
         net = mlp(every, activation, generator)
         self.first: Any = net[0]
         self.rest = net[1:]

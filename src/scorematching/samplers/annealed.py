@@ -29,7 +29,8 @@ class AnnealedInfo(NamedTuple):
         sigmas: the levels, ``(L,)``.
         step_sizes: at each level, ``(L,)``.
         score_norms: mean over the chains of ``sigma |s|`` at the last step of each level, ``(L,)``;
-            about ``sqrt(D)`` if the score is right.
+            if the score is right, about ``sqrt(D)`` where the noise is wider than the data, and
+            less where it is narrower.
 
     Example:
         >>> _, info = anneal(lambda x, sigma: -x / sigma**2, torch.zeros(2, 3), [2.0, 1.0], 0.1)

@@ -112,7 +112,7 @@ def decoder_log_likelihood(
         force: in place of that, makes the force of the posterior for some images, see the module.
 
     Raises:
-        ValueError: the decoder returns NaN.
+        ValueError: the decoder returns NaN, depends on the batch, or is cut from its latents.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -258,7 +258,20 @@ def decoded(decoder: Decoder, z: Tensor, x: Tensor) -> Tensor:
     output = decoder(z)
     wanted = "decoder must return one image per row of latents, shape {} like x"
     check_shape(output, (len(z), *x.shape[1:]), wanted, "reshape its output or x")
+    if z.requires_grad and torch.is_grad_enabled() and not output.requires_grad:
+        _check_constant(decoder, z, output)
     return output.reshape(-1, *x.shape)
+
+
+def _check_constant(decoder: Decoder, z: Tensor, output: Tensor) -> None:
+    """Require that an output without a gradient does not depend on latents."""
+    with torch.no_grad():
+        constant = torch.equal(decoder(z + 1), output)
+    if not constant:
+        raise ValueError(
+            "decoder must be differentiable in its latents, got an output that depends on them "
+            "and has no gradient; check it for .detach(), torch.no_grad() or numpy"
+        )
 
 
 def _joined(found: list[Annealing]) -> DecoderLikelihood:

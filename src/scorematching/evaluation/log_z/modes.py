@@ -25,8 +25,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points, check_shape
+from scorematching._checks import check_count, check_points, check_shape, check_type
+from scorematching._precision import without_autocast
 from scorematching._random import normal, uniform
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions.gaussian import standard_normal_log_density
 from scorematching.distributions.observations import (
     BernoulliPixels,
@@ -48,6 +50,7 @@ _ROWS = 16384  # latents that are decoded at a time
 _SHARES = (1.0, 0.25, 2**-4, 2**-6, 2**-8, 0.0)  # of a Newton step; the best is taken
 _LEAST_CURVATURE = 0.25  # of proposals; the prior's is one
 _UNIFORM = 0.1  # probability that components share alike
+_LEAST_EFFECTIVE = 10.0  # samples of an image, below which its estimate may be wrong by nats
 
 
 class Mixture(NamedTuple):
@@ -67,6 +70,10 @@ class Mixture(NamedTuple):
 
     def sample(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Independent samples, ``(num, G, L)``."""
+        with without_autocast(self.modes):
+            return self._sample(num, generator)
+
+    def _sample(self, num: int, generator: torch.Generator | None) -> Tensor:
         groups, dim = self.modes.shape[1:]
         ends = self.log_shares.exp().cumsum(0)[:-1, None]
         chosen = (uniform((num, groups), self.modes, generator) > ends).sum(0)
@@ -78,11 +85,14 @@ class Mixture(NamedTuple):
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Log-density, ``(K, G, L) -> (K, G)``."""
-        parts = []
-        for share, mode, axes, roots in zip(*self):
-            t = torch.einsum("kgl,glm->kgm", z - mode, axes) * roots
-            parts.append(share + roots.log().sum(-1) + _standard_t(t))
-        return torch.stack(parts).logsumexp(0)
+        with without_autocast(z):
+            return torch.stack([_component(z, *part) for part in zip(*self)]).logsumexp(0)
+
+
+def _component(z: Tensor, share: Tensor, mode: Tensor, axes: Tensor, roots: Tensor) -> Tensor:
+    """Log-density of one component, times its share, ``(K, G, L) -> (K, G)``."""
+    t = torch.einsum("kgl,glm->kgm", z - mode, axes) * roots
+    return share + roots.log().sum(-1) + _standard_t(t)
 
 
 def _standard_t(t: Tensor) -> Tensor:
@@ -130,12 +140,14 @@ def _expand(log_density: LogDensity, z: Tensor) -> tuple[Tensor, Tensor, Tensor,
     with torch.inference_mode(False), torch.enable_grad():
         z = z.detach().clone().requires_grad_()
         value = log_density(z)
-        _check_finite(value)
+        _check_finite(value, "log p(x | z)")
         (slope,) = torch.autograd.grad(value.sum(), z, create_graph=True)
         rows = [
             torch.autograd.grad(part.sum(), z, retain_graph=True)[0] for part in slope.unbind(-1)
         ]
-    curvature, axes = torch.linalg.eigh(-torch.stack(rows, -1))
+    hessian = torch.stack(rows, -1)
+    _check_finite(hessian.sum((-2, -1)), "Hessian of log p(x | z)")
+    curvature, axes = torch.linalg.eigh(-hessian)
     roots = curvature.abs().clamp(min=_LEAST_CURVATURE).sqrt()
     return value.detach(), slope.detach(), axes, roots
 
@@ -154,7 +166,8 @@ def importance_log_likelihood(
 
     Args:
         decoder: ``z: (N, L) -> (N, *event)``, twice differentiable and without batch statistics;
-            its parameters receive no gradient.
+            its parameters receive no gradient. At the kinks of ReLU, Newton steps may stop before
+            a mode, which `importance_bracket` shows.
         x: images ``(N, *event)``, in the decoder's dtype and on its device.
         starts: gives latents from which modes are searched, for images ``(G, *event)`` some
             ``(S, G, L)``: samples of an encoder or of the prior, such as four of each image.
@@ -165,7 +178,9 @@ def importance_log_likelihood(
         generator: source of randomness; None is torch's default generator.
 
     Raises:
-        ValueError: the decoder returns NaN, or latents have another shape.
+        ValueError: the decoder returns NaN, depends on the batch or the call, or is cut from its
+            latents; latents have another shape; or the estimates of half of the images hang on
+            few samples.
 
     Example:
         ``x = z + noise`` of unit variance is normal with variance 2.
@@ -183,10 +198,11 @@ def importance_log_likelihood(
     found = []
     for part in x.split(batch_size):
         joint = _joint(decoder, observation, part)
-        mixture = fit_mixture(joint, _begin(starts, part), num_newton)
+        mixture = fit_mixture(joint, _begin(starts, part, joint), num_newton)
         found.append(_weigh(joint, mixture, num_samples, generator))
     first, second = (torch.cat(sums) for sums in list(zip(*found))[:2])
     whole = LogSums(first, second, num_samples)
+    _check_effective(whole.effective_sample_size, num_samples)
     return DecoderLikelihood(whole.log_mean, whole.standard_error, whole.effective_sample_size)
 
 
@@ -223,7 +239,7 @@ def importance_bracket(
     with torch.no_grad():
         images = pixels.sample(decoder(exact), generator)
     joint = _joint(decoder, pixels, images)
-    mixture = fit_mixture(joint, _begin(starts, images), num_newton)
+    mixture = fit_mixture(joint, _begin(starts, images, joint, latent_dim), num_newton)
     most = _weigh(joint, mixture, num_samples - 1, generator)
     last = _weigh(joint, mixture, 1, generator)
     known = LogSums.of(_log_weights(joint, mixture, exact.unsqueeze(0)))
@@ -244,12 +260,17 @@ def _joint(decoder: Decoder, observation: Observation | None, x: Tensor) -> LogD
     return log_density
 
 
-def _begin(starts: Starts, x: Tensor) -> Tensor:
-    """The latents from which modes are searched, ``(S, G, L)``."""
+def _begin(starts: Starts, x: Tensor, joint: LogDensity, latent_dim: int | None = None) -> Tensor:
+    """The latents from which modes are searched, ``(S, G, L)``, where the decoder is checked."""
+    advice = "pass a function of images, such as lambda x: torch.stack([encode(x), encode(x)])"
+    check_type(starts, Callable, "starts must be callable", advice)
     with torch.no_grad():
         z = starts(x)
     wanted = "starts must return some latents for each image, shape {}"
-    check_shape(z, (None, len(x), None), wanted, "torch.stack several encodings of x")
+    check_shape(z, (None, len(x), latent_dim), wanted, "torch.stack several encodings of x")
+    check_count(len(z), "the number of latents of an image", "let starts return one or more")
+    rows = torch.cat([z, z + 1]).flatten(0, 1)
+    check_repeats(lambda z: joint(z.unflatten(0, (-1, len(x)))).flatten(), rows, len(x))
     return z
 
 
@@ -269,12 +290,24 @@ def _log_weights(joint: LogDensity, mixture: Mixture, z: Tensor) -> Tensor:
     return joint(z).double() - mixture.log_prob(z).double()
 
 
-def _check_finite(values: Tensor) -> None:
+def _check_finite(values: Tensor, what: str) -> None:
     bad = int((~values.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"decoder must give every start a finite log p(x | z), got NaN or infinity for {bad} "
+            f"decoder must give every start a finite {what}, got NaN or infinity for {bad} "
             f"of {values.numel()}; check its outputs and the latents that starts returns"
+        )
+
+
+def _check_effective(sizes: Tensor, num_samples: int) -> None:
+    """Refuse estimates that hang on few samples for half of the images."""
+    least = min(_LEAST_EFFECTIVE, num_samples / 100)
+    poor = int((sizes < least).sum())
+    if 2 * poor > len(sizes):
+        raise ValueError(
+            f"starts must lead to the modes of nearly normal posteriors, got an effective sample "
+            f"size below {least:g} of {num_samples} samples for {poor} of {len(sizes)} images; "
+            "give more starts and num_samples, or anneal by decoder_log_likelihood"
         )
 
 
