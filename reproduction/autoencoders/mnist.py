@@ -315,7 +315,8 @@ def _draw_sheets(model: Any, test: Tensor, job: Job) -> None:
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw the samples of all rows, and errors on held-out images against iterations."""
-    return [*sample_figures(runs, folder, _place), _curves(runs, folder)]
+    usual = [run for run in runs if _place(run)[0] in METHODS]  # other rates change no sheet
+    return [*sample_figures(usual, folder, _place), _curves(runs, folder)]
 
 
 def _place(run: Run) -> tuple[str, str]:
@@ -344,16 +345,29 @@ def _curves(runs: Sequence[Run], folder: Path) -> Path:
     return path
 
 
+SAMPLES_BY = {"annealing": "ais_chains", "modes": "modes_samples"}
+"""The setting with the number of samples of an image, by the way its likelihood is estimated."""
+
+
 def notes(runs: Sequence[Run]) -> list[str]:
     """Sentences about the accuracy of the estimates."""
-    found = []
-    gaps = [run.metrics["bracket_gap"] for run in runs]
-    found.append(
+    found = [
         f"On {runs[0].config['bracket_images']} simulated images the bounds from below and above "
-        f"differ by at most {max(gaps):.2f} nats in the mean, over all rows; effective sample size "
-        f"of the {runs[0].config['ais_chains']} chains at least "
-        f"{min(run.metrics['ess'] for run in runs):.1f} in the mean."
-    )
+        f"differ by at most {max(run.metrics['bracket_gap'] for run in runs):.2f} nats in the "
+        "mean, over all rows."
+    ]
+    for kind, samples in SAMPLES_BY.items():
+        sizes = [
+            (run.metrics["ess"], run.config[samples])
+            for run in runs
+            if run.metrics.get("likelihood", "annealing") == kind
+        ]
+        if sizes:
+            least, count = min(sizes)
+            found.append(
+                f"Effective sample size of likelihoods by {kind} at least {least:.1f} of {count} "
+                "in the mean."
+            )
     worst = max(abs(run.metrics["rounding"]) for run in runs)
     found.append(f"Rounding moves log p(x | z) by at most {worst:.1g} nats in the mean.")
     return found

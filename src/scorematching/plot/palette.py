@@ -43,7 +43,17 @@ FAMILIES: tuple[tuple[str, str, str], ...] = (
 )
 """Name, colour and marker of each method; a name with more words is a variant of it."""
 
-VARIANTS = {"tuned": "--", "M=100": "--", "heuristic": ":", "exact": ":", "x tiled": "--"}
+Line = str | tuple[int, tuple[int, ...]]
+
+VARIANTS: dict[str, Line] = {
+    "tuned": "--",
+    "M=100": "--",
+    "x tiled": "--",
+    "heuristic": ":",
+    "exact": ":",
+    "cosine": "-.",
+    "lr=": (0, (1, 3)),
+}
 """Lines of variants of a method; those that are not listed are solid."""
 
 OTHER = ("#b8b8b8", ".")
@@ -56,7 +66,7 @@ class Style(NamedTuple):
     Attributes:
         color: hexadecimal.
         marker: matplotlib's letter.
-        linestyle: "-", "--" or ":".
+        linestyle: as matplotlib takes it, such as "-" or "--".
 
     Example:
         >>> style("Stein").color == style("Stein, tuned").color
@@ -65,7 +75,7 @@ class Style(NamedTuple):
 
     color: str
     marker: str
-    linestyle: str
+    linestyle: Line
 
     def line(self) -> dict[str, Any]:
         """Arguments of ``axes.plot``: variants have hollow markers."""
@@ -97,6 +107,6 @@ def style(name: str) -> Style:
     return Style(*OTHER, "-")
 
 
-def _line(name: str, family: str) -> str:
+def _line(name: str, family: str) -> Line:
     rest = name.strip()[len(family) :]
     return next((line for word, line in VARIANTS.items() if word in rest), "-")

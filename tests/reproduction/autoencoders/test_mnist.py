@@ -137,6 +137,32 @@ def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
     assert "| VAE 8/SSM, 4 of 100000 iterations | 1 |" in table(EXPERIMENT, real)
 
 
+def test_likelihoods_by_modes_and_by_annealing_agree(tmp_path: Path) -> None:
+    """Of the same weights; pictures leave out rows with other rates, notes name both ways."""
+    more = {"ais_steps": 200, "ais_chains": 20, "modes_samples": 500}
+    runs = []
+    for kind in ("annealing", "modes"):
+        request = Request(
+            only=("VAE 8/SSM cosine",),
+            overrides={**more, "likelihood": kind},
+            smoke=True,
+            out=tmp_path / kind,
+            device="cpu",
+        )
+        runs += reproduce(EXPERIMENT, request)
+    annealed, modes = (each.metrics for each in runs)
+    assert annealed["valid_reconstruction"] == modes["valid_reconstruction"]
+    assert modes["acceptance"] is None and modes["ess"] > 100
+    assert modes["nll"] == pytest.approx(annealed["nll"], abs=0.3)  # errors are 0.02 an image
+    assert EXPERIMENT.plot is not None and EXPERIMENT.notes is not None
+    assert [path.name for path in EXPERIMENT.plot(runs, tmp_path / "modes")] == [
+        "table-mnist-curves.png"
+    ]
+    text = " ".join(EXPERIMENT.notes(runs))
+    assert "by annealing at least" in text and "of 20 in the mean" in text
+    assert "by modes at least" in text and "of 500 in the mean" in text
+
+
 # Data.
 
 
