@@ -139,7 +139,9 @@ def numbers_of(values: Any, comma: bool = False) -> Any:
     pandas = import_extra("pandas", "tables")
     if comma and not pandas.api.types.is_numeric_dtype(values):
         fields = values.astype(str)
-        values = fields.str.replace(",", ".").where(~fields.str.contains(".", regex=False))
+        points = fields.str.replace(",", ".").where(~fields.str.contains(".", regex=False))
+        is_text = values.map(lambda value: isinstance(value, str))  # or true, false, missing
+        values = points.where(is_text, values)
     return pandas.to_numeric(values, errors="coerce")
 
 
