@@ -107,6 +107,11 @@ def test_columns_that_say_whose_a_row_is() -> None:
     group = "perhaps several rows of one individual (patient 20 values, userID 2 values): "
     assert any(line.startswith(group) for line in said)
     assert not any("perhaps" in str(found) for found in prepare(table(id=5)).summary.findings)
+    index = pd.DataFrame({"column 1": ids["row_id"], "a": X[:, 0], "b": X[:, 1]})
+    said = [str(found) for found in prepare(Loaded(index, "t.csv", "0")).summary.findings]
+    assert any(line.startswith("perhaps names of rows (column 1): ") for line in said)
+    numbered = index.set_axis(["column 1", "column 2", "column 3"], axis=1)
+    assert not any("perhaps" in str(f) for f in prepare(Loaded(numbered, "", "")).summary.findings)
 
 
 def test_few_rows_and_text_are_refused_with_what_to_do() -> None:

@@ -33,7 +33,7 @@ def pairs(
 ) -> Any:
     """Draw every column against every other, data beside samples of a model.
 
-    Histograms stand on the diagonal and points below it. Above 1000 points, every k-th is drawn.
+    Histograms stand on the diagonal and points below it, at most 1000 of each kind.
     The area of a histogram is the share of points in the range of the data.
 
     Args:

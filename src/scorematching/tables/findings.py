@@ -85,7 +85,8 @@ def _left_out(columns: Sequence[Column]) -> Iterator[Finding]:
 def _names(columns: Sequence[Column], rows: int) -> Iterator[Finding]:
     """Columns that say whose a row is: their numbers measure nothing, and rows of one are alike."""
     kinds = ("whole numbers", "text")
-    found = [c for c in columns if c.kind in kinds and c.distinct > 1 and names_rows(c.name)]
+    named = (c for c in columns if names_rows(c.name) or _is_index(c, columns, rows))
+    found = [c for c in named if c.kind in kinds and c.distinct > 1]
     if numbers := [c.name for c in found if c.role == "modelled"]:
         done = "modelled as a measurement; leave it out with --columns if it is a name"
         yield Finding(f"perhaps names of rows ({listed(numbers)})", done)
@@ -95,6 +96,12 @@ def _names(columns: Sequence[Column], rows: int) -> Iterator[Finding]:
             "rows are held out one by one, and numbers at rows of individuals that the fit knows "
             "are too good: fit a file with some individuals, and evaluate one with the others",
         )
+
+
+def _is_index(column: Column, columns: Sequence[Column], rows: int) -> bool:
+    """Whether it is the first, without a name beside others with names, and nowhere the same."""
+    nameless = [f"column {i}" == each.name for i, each in enumerate(columns, 1)]
+    return column is columns[0] and nameless[0] and not all(nameless) and column.distinct == rows
 
 
 def _dates(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
