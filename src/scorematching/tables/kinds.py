@@ -197,11 +197,10 @@ def are_dates(values: NDArray[np.float64]) -> bool:
         >>> are_dates(np.array([20240131.0, 20240201.0])), are_dates(np.array([20240131.0, 2e7]))
         (True, False)
     """
-    days = np.unique(values)
-    if days[0] < _FIRST_DATE or days[-1] > _LAST_DATE or (days != np.round(days)).any():
+    if values.min() < _FIRST_DATE or values.max() > _LAST_DATE or (values != values.round()).any():
         return False
     pandas = import_extra("pandas", "tables")
-    text = pandas.Series(days).astype(np.int64).astype(str)
+    text = pandas.Series(np.unique(values)).astype(np.int64).astype(str)
     return bool(pandas.to_datetime(text, format="%Y%m%d", errors="coerce").notna().all())
 
 
