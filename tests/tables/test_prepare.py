@@ -114,6 +114,11 @@ def test_columns_that_say_whose_a_row_is() -> None:
     assert not any("perhaps" in str(f) for f in prepare(Loaded(numbered, "", "")).summary.findings)
 
 
+def test_names_with_commas_that_were_given_without_quotes() -> None:
+    with pytest.raises(ValueError, match="needs double quotes around it: '\"c, d\"'$"):
+        prepare(table(**{"c, d": X[:, 0]}), columns=["a", "c", "d"])
+
+
 def test_few_rows_and_text_are_refused_with_what_to_do() -> None:
     few = Loaded(pd.DataFrame({"a": [1.5, 2.0, 4.0]}), "three.csv", "0")
     with pytest.raises(ValueError, match=r"three\.csv must have 20 different rows or more, got 3"):
