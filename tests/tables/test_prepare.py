@@ -115,7 +115,7 @@ def test_columns_that_say_whose_a_row_is() -> None:
 
 
 def test_names_with_commas_that_were_given_without_quotes() -> None:
-    with pytest.raises(ValueError, match="needs double quotes around it: '\"c, d\"'$"):
+    with pytest.raises(ValueError, match=r'needs double quotes around it: ."c, d".$'):
         prepare(table(**{"c, d": X[:, 0]}), columns=["a", "c", "d"])
 
 
