@@ -7,6 +7,8 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,9 @@ import pytest
 
 import scorematching as sm
 from scorematching.cli import main
+from scorematching.cli.rows import columns_of
 from scorematching.runs import open_run
+from scorematching.tables import Loaded
 
 QUICK = ["--model", "mlp", "--max-minutes", "1e-7"]
 
@@ -48,6 +52,13 @@ def test_evaluate_new_rows(
     pd.read_csv(small_table).rename(columns={"tenths": "tenth"}).to_csv(new, index=False)
     assert main(["evaluate", str(small_run), str(new)]) == 1
     assert "'tenths'; is it 'tenth' there?" in capsys.readouterr().err
+
+
+def test_a_column_is_not_confused_with_another_one_of_the_model() -> None:
+    names = ["height", "weight"]
+    run: Any = SimpleNamespace(columns=names, summary=SimpleNamespace(modelled=names), folder="run")
+    with pytest.raises(ValueError, match=r"got none named 'weight'$"):
+        columns_of(run, Loaded(pd.DataFrame({"height": [1.0]}), "new.csv", "0"))
 
 
 def test_score_adds_what_the_model_says(small_run: Path, small_table: Path, tmp_path: Path) -> None:

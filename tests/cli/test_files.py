@@ -107,7 +107,9 @@ def test_rows_of_few_values_all_count(
     assert f"600 rows of {path}" in capsys.readouterr().out
 
 
-def test_all_methods_see_the_same_noise_on_a_value_that_many_rows_share(tmp_path: Path) -> None:
+def test_all_methods_see_the_same_noise_on_a_value_that_many_rows_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Narrow noise for the mixture alone, on days without rain, made it better by two nats."""
     rng = np.random.default_rng(0)
     rain = np.where(rng.random(400) < 0.6, 0.0, rng.gamma(2.0, 3.0, 400))
@@ -122,6 +124,11 @@ def test_all_methods_see_the_same_noise_on_a_value_that_many_rows_share(tmp_path
     assert 0.8 * width < parts.test["rain"][dry].abs().max() <= width
     assert run.noisy_columns == ["rain"]
     assert (run.noisy(parts.frame)["rain"][rain > 0] == rain[rain > 0]).all()
+    capsys.readouterr()
+    assert main(["score", str(out), str(path), "--out", str(tmp_path / "scored.csv")]) == 0
+    said = f"{(rain == 0).sum()} rows have rain 0, which several rows of the fit share: their ranks"
+    assert said in capsys.readouterr().out
+    assert "share (rain 0) may be missing" in (out / "report.html").read_text(encoding="utf-8")
 
 
 BAD = {

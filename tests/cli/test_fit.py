@@ -157,7 +157,9 @@ def test_time_is_honoured_and_baselines_that_are_better_are_named(
     assert "mixture: better than this model, by " in shown
 
 
-def test_score_network(small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_network_and_its_end_in_time(
+    small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     quick = ["--model", "score", "--max-minutes", "1e-7"]
     assert main(["fit", str(small_table), "--out", str(out), *quick]) == 0
@@ -165,6 +167,11 @@ def test_score_network(small_table: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert found["kind"] == "score" and found["held_out"]["methods"][0]["log_likelihood"] is None
     rows = pd.DataFrame(np.zeros((2, 3)), columns=["a", "b", "tenths"])
     assert sm.load(out / "model").grad_log_density(rows).shape == (2, 3)
+    capsys.readouterr()
+    assert main(["inspect", str(out)]) == 0
+    cut = "training ended at step 50 of at most 2000, because the time limit of 4.8e-06 s was over"
+    assert f"warning: {cut}" in capsys.readouterr().out
+    assert cut in (out / "report.html").read_text(encoding="utf-8")
     assert main(["fit", str(small_table), "--out", str(tmp_path / "b"), "--objective", "sm",
                  *quick]) == 1  # fmt: skip
 

@@ -159,7 +159,10 @@ def test_training_curves_are_the_records(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     events = [{"event": "start", "step": 0}, *({"event": "record", **asdict(r)} for r in RECORDS)]
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
-    for run in (TrainResult(RECORDS, 70), RECORDS, events, log, tmp_path, str(log)):
+    result = TrainResult(RECORDS, 70)
+    sliced, density = sm.SlicedScoreEstimator(), sm.DensityEstimator()
+    sliced.result_, density.history_ = result, RECORDS
+    for run in (result, RECORDS, events, log, tmp_path, str(log), sliced, density):
         ax = sm.plot.training(run, axes())
         assert ax.lines[0].get_ydata().tolist() == [r.loss for r in RECORDS]
         assert ax.lines[1].get_xdata().tolist() == [10, 30, 50, 70]
@@ -182,6 +185,7 @@ def test_pairs_draw_both_sets_and_skip_the_upper_half() -> None:
     assert grid[2, 1].get_xlabel() == "b" and grid[2, 0].get_ylabel() == "c"
     given = Figure().subplots(2, 2)
     assert sm.plot.pairs(frame, axes=given, columns=[2, 0])[1, 0] is given[1, 0]
+    assert sm.plot.pairs(frame, columns=["c", "a"])[1, 0].get_xlabel() == "c"
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -290,6 +294,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         (lambda: sm.plot.training("no/such/run"), "no/such/run"),
         (lambda: sm.plot.pairs(ONE, np.zeros((3, 3))), "2 columns"),
         (lambda: sm.plot.pairs(ONE, columns=[7]), "0 to 1"),
+        (lambda: sm.plot.pairs(ONE, columns=["a"]), "columns must be names in a data frame"),
         (lambda: sm.plot.pairs(ONE, axes=np.empty((3, 3), object)), r"\(2, 2\)"),
         (lambda: sm.plot.calibration(normal, ONE), "samples="),
         (lambda: sm.plot.calibration(normal, ONE, samples=np.zeros((2, 3))), "2 columns"),

@@ -144,6 +144,10 @@ def test_classifier_finds_differences_and_no_others() -> None:
     assert same is not None and other is not None
     assert abs(same.z) < 5 and other.z > 8  # five standard errors: one in a million
     assert two_sample(x[:5], x[5:], 0) is None
+    far = two_sample(1e9 + x[:150], 1e9 + 1.5 + x[150:], 0)  # in single precision all are equal
+    assert far is not None and abs(far.auc - other.auc) < 0.02
+    large = two_sample(1e60 * x[:150], 1e60 * (1.5 + x[150:]), 0)
+    assert large is not None and abs(large.auc - other.auc) < 0.02
 
 
 def test_classifier_null_error_is_that_of_random_ranks() -> None:

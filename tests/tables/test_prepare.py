@@ -15,6 +15,7 @@ from scorematching.tables import Loaded, TableSummary, prepare
 from scorematching.tables.prepare import fitted_to
 
 X = np.random.default_rng(0).normal(size=(60, 2))
+DAYS = [int(day) for day in pd.date_range("2023-12-03", periods=60).strftime("%Y%m%d")]
 
 
 def table(**columns: Any) -> Loaded:
@@ -33,6 +34,12 @@ def with_value(row: int, value: Any) -> list[Any]:
         (["x", "y"] * 30, "text", "column of text (c)"),
         (pd.date_range("2024-01-01", periods=60), "dates", "column of dates (c)"),
         (["31.12.2024"] * 60, "dates", "column of dates (c)"),
+        (["2024-12"] * 60, "dates", "column of dates (c)"),
+        (["31-Dec-2024", "1 May 24"] * 30, "dates", "column of dates (c)"),
+        (["12:30:05"] * 60, "dates", "column of dates (c)"),
+        (["2024-1234", "1234/56/7"] * 30, "text", "column of text (c)"),
+        (DAYS, "modelled", "dates as whole numbers (c)"),
+        ([*DAYS[:-1], 20240230], "modelled", None),
         ([None] * 60, "empty", "column without values (c)"),
         (range(1, 61), "numbers the rows", "column that numbers the rows (c)"),
         (range(1001, 1061), "numbers the rows", "column that numbers the rows (c)"),
@@ -68,6 +75,7 @@ def test_columns(values: Any, role: str, finding: str | None) -> None:
         ([f"{20 + v:.3f}°C" for v in X[:, 0]], "'20.126°C' in row 1; write 20.126 in"),
         (["1.012.573"] * 60, "'1.012.573' in row 1; write 1012573 in"),
         (["950", "950", "1,016"] * 20, "'1,016' in row 3; write 1016 in"),
+        (["1\N{RIGHT SINGLE QUOTATION MARK}016"] * 60, "'1.016' in row 1; write 1016 in"),
     ],
 )
 def test_numbers_with_units_and_thousands_are_refused(values: Any, shown: str) -> None:
@@ -88,6 +96,27 @@ def test_numbers_of_drawn_rows_are_not_modelled() -> None:
     rows = np.arange(0, 180, 3)
     drawn = replace(table(c=rows + 1), rows=rows, total=180)
     assert prepare(drawn).summary.modelled == ["a", "b"]
+
+
+def test_columns_that_say_whose_a_row_is() -> None:
+    """They are found by name; each row of its own is no group, and other names are none."""
+    whose = {"patient": np.repeat(np.arange(7, 27), 3), "userID": ["x", "y"] * 30}
+    ids = {"row_id": np.random.default_rng(1).permutation(60), "acid": np.arange(60) % 9}
+    said = [str(found) for found in prepare(table(**whose, **ids)).summary.findings]
+    assert any(line.startswith("perhaps names of rows (patient, row_id): ") for line in said)
+    group = "perhaps several rows of one individual (patient 20 values, userID 2 values): "
+    assert any(line.startswith(group) for line in said)
+    assert not any("perhaps" in str(found) for found in prepare(table(id=5)).summary.findings)
+    index = pd.DataFrame({"column 1": ids["row_id"], "a": X[:, 0], "b": X[:, 1]})
+    said = [str(found) for found in prepare(Loaded(index, "t.csv", "0")).summary.findings]
+    assert any(line.startswith("perhaps names of rows (column 1): ") for line in said)
+    numbered = index.set_axis(["column 1", "column 2", "column 3"], axis=1)
+    assert not any("perhaps" in str(f) for f in prepare(Loaded(numbered, "", "")).summary.findings)
+
+
+def test_names_with_commas_that_were_given_without_quotes() -> None:
+    with pytest.raises(ValueError, match=r'needs double quotes around it: ."c, d".$'):
+        prepare(table(**{"c, d": X[:, 0]}), columns=["a", "c", "d"])
 
 
 def test_few_rows_and_text_are_refused_with_what_to_do() -> None:

@@ -205,3 +205,11 @@ def test_points_of_thousands_beside_decimal_commas(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'1\.125' in row 1; write 1125 in place of it"):
         prepare(loaded)
     assert numbers_of(loaded.frame["pop"], comma=True).isna().all()
+
+
+def test_true_and_false_beside_decimal_commas_and_missing_values(tmp_path: Path) -> None:
+    """The rows were read by `fit`, and left empty by `score`."""
+    path = tmp_path / "t.csv"
+    path.write_text("y;flag\n1,5;True\n2,5;\n3,5;False\n")
+    found = numbers_of(read(path).frame["flag"], comma=True).astype(float)
+    np.testing.assert_array_equal(found, [1.0, np.nan, 0.0])

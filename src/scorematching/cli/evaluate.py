@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -41,8 +42,11 @@ def evaluate(
     say(*describe(scores, called))
 
 
-def describe(scores: HeldOut, rows: str = "held-out rows") -> list[str]:
-    """Numbers of rows that were not fitted to as lines."""
+def describe(
+    scores: HeldOut, rows: str = "held-out rows", warnings: Sequence[str] = ()
+) -> list[str]:
+    """Numbers of rows that were not fitted to as lines, and warnings of the fit."""
     head = f"{scores.rows} {rows}, mean and standard error per row"
     head += " (gain: of this model over the other)"
-    return [head, scores.table(), *scores.notes, "", *scores.verdicts()]
+    said = ["", *(f"warning: {line}" for line in warnings)] if warnings else []
+    return [head, scores.table(), *scores.notes, "", *scores.verdicts(), *said]

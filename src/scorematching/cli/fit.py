@@ -126,7 +126,7 @@ def fit(
         with writing(out, "free space, or choose another place for --out, and fit again"):
             write_run(folder, table, fitted, options, choices, command_of(context), lines)
         trouble = _report(folder, table)
-    say(*describe(fitted.held_out), "", f"wrote {out}")
+    say(*describe(fitted.held_out, warnings=fitted.warnings), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
 
 

@@ -45,5 +45,5 @@ def _run(run: Run) -> list[str]:
         "",
         str(run.summary),
         "",
-        *describe(run.held_out),
+        *describe(run.held_out, warnings=about.get("warnings", [])),
     ]

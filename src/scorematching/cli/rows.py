@@ -30,7 +30,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     absent = [name for name in run.columns if name not in loaded.frame]
     for name in absent:
         if name in run.summary.modelled:
-            close = alike(name, list(loaded.frame))
+            close = alike(name, [other for other in loaded.frame if other not in run.columns])
             meant = f"; is it {close!r} there?" if close else ""
             raise ValueError(
                 f"{loaded.name} must have the columns that {run.folder} was fitted to, got none "

@@ -50,10 +50,21 @@ def score(
         scores = score_rows(found.model, found.space, numbers[good])
     write_frame(_joined(found, _labelled(loaded), good, scores), out)
     say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
-    say(*far_columns(found, numbers[good]))
+    say(*far_columns(found, numbers[good]), *_shared(found, numbers[good]))
     if not good.all():
         say(f"left empty: {incomplete(numbers)}")
     say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")
+
+
+def _shared(run: Run, numbers: Any) -> list[str]:
+    """A line for each value, such as a code for missing values, that rows of the fit share, too."""
+    return [
+        f"{count} rows have {name} {value:g}, which several rows of the fit share: their ranks "
+        "depend on the width of the noise on it; leave the field empty if it means missing"
+        for name, values in run.shared_values.items()
+        for value in values
+        if (count := int((numbers[name] == value).sum()))
+    ]
 
 
 def _labelled(loaded: Loaded) -> Any:

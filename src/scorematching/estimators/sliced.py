@@ -64,7 +64,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         random_state: seed or `numpy.random.RandomState`, for `fit`.
         device: where to compute; None for the CPU.
         verbose: show the progress of training.
-        max_seconds: after which training stops; None has no limit.
+        max_seconds: after which training stops, with a warning; None has no limit.
 
     Attributes:
         network_: the trained `ScoreNetwork`, on standardised points.

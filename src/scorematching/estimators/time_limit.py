@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 from scorematching._checks import is_number
@@ -30,6 +31,13 @@ class Clock:
         """Whether the seconds have passed."""
         return self.max_seconds is not None and time.monotonic() - self.start >= self.max_seconds
 
+    def cuts(self, what: str) -> bool:
+        """Whether the time is over; a warning then says what part of the fit that ended."""
+        if self.is_over:
+            limit = f"the time limit of {self.max_seconds:.3g} s was over"
+            warnings.warn(f"{what}, because {limit}", stacklevel=2)
+        return self.is_over
+
 
 class StopInTime(Callback):
     """Ends a training run when a clock says so; the best weights so far are kept.
@@ -42,7 +50,9 @@ class StopInTime(Callback):
 
     def on_record(self, state: TrainState, record: Record) -> None:
         """Stop the run if time is over."""
-        if record.validation is not None and self.clock.is_over:
+        if record.validation is None or state.step >= state.total:
+            return
+        if self.clock.cuts(f"training ended at step {state.step} of at most {state.total}"):
             state.stop()
 
 

@@ -28,19 +28,19 @@ def pairs(
     samples: Any = None,
     axes: Any = None,
     *,
-    columns: Sequence[int] | None = None,
+    columns: Sequence[int | str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Any:
     """Draw every column against every other, data beside samples of a model.
 
-    Histograms stand on the diagonal and points below it. Above 1000 points, every k-th is drawn.
+    Histograms stand on the diagonal and points below it, at most 1000 of each kind.
     The area of a histogram is the share of points in the range of the data.
 
     Args:
         data: points ``(N, D)``: an array, a data frame or a tensor.
         samples: points of a model, ``(M, D)``; None draws the data alone.
         axes: axes of matplotlib, ``(k, k)`` for k columns; None makes new ones.
-        columns: indices of the columns; None takes the first six.
+        columns: indices of the columns, or their names in a data frame; None takes the first six.
         names: of all D columns; None takes those of a data frame.
 
     Returns:
@@ -59,7 +59,7 @@ def pairs(
     y = None if samples is None else samples_of(samples, data)
     if y is not None:
         check_columns(x, y)
-    chosen = _choose(columns, x.shape[1])
+    chosen = _choose(columns, x.shape[1], list(getattr(data, "columns", ())))
     titles = names_of(data, x.shape[1]) if names is None else [*map(label_of, names)]
     if len(titles) != x.shape[1]:
         raise ValueError(
@@ -77,14 +77,23 @@ def pairs(
     return grid
 
 
-def _choose(columns: Sequence[int] | None, dim: int) -> list[int]:
-    chosen = list(range(min(dim, _MAX_COLUMNS))) if columns is None else [int(c) for c in columns]
+def _choose(columns: Sequence[int | str] | None, dim: int, names: Sequence[Any]) -> list[int]:
+    if columns is None:
+        return list(range(min(dim, _MAX_COLUMNS)))
+    chosen = [_index(column, names) for column in columns]
     if not chosen or not all(0 <= column < dim for column in chosen):
         raise ValueError(
-            f"columns must be indices from 0 to {dim - 1}, got {columns}; leave them out for the "
-            "first six"
+            f"columns must be names in a data frame, or indices from 0 to {dim - 1}, got "
+            f"{columns}; leave them out for the first six"
         )
     return chosen
+
+
+def _index(column: int | str, names: Sequence[Any]) -> int:
+    """The index of a column; -1 for an unknown name."""
+    if isinstance(column, str):
+        return names.index(column) if column in names else -1
+    return int(column)
 
 
 def _grid(axes: Any, k: int) -> Any:

@@ -29,7 +29,7 @@ def training(
     the first steps that are far above all others are cut off.
 
     Args:
-        run: a `scorematching.training.TrainResult`, its history, the events of
+        run: a `scorematching.training.TrainResult`, its history, a fitted estimator, the events of
             `scorematching.training.read_log`, or the path of a ``log.jsonl`` or of its folder.
         ax: axes of matplotlib; None makes new ones.
         label: name of the method, which decides the colour; None is plain "validation".
@@ -96,10 +96,12 @@ def _records(run: Any) -> list[Any]:
         if not path.exists():
             raise FileNotFoundError(f"run must be a log.jsonl or a folder with one, got {path}")
         run = read_log(path)
-    run = getattr(run, "history", run)
+    run = getattr(run, "result_", run)  # of estimators
+    run = getattr(run, "history", getattr(run, "history_", run))
     if not isinstance(run, Sequence):
         raise TypeError(
-            f"run must be a TrainResult, a list of records or a path, got {type(run).__name__}"
+            "run must be a TrainResult, a fitted estimator, a list of records or a path, got "
+            f"{type(run).__name__}"
         )
     return [r for r in run if not isinstance(r, Mapping) or r.get("event", "record") == "record"]
 

@@ -273,6 +273,11 @@ class Run:
         return add_noise(rows, width, seed + 1, common)
 
     @property
+    def shared_values(self) -> dict[str, list[float]]:
+        """Values that several rows of the fit share, by column, which have noise of their own."""
+        return {name: each["values"] for name, each in self._noise[2].items()}
+
+    @property
     def noisy_columns(self) -> list[str]:
         """Columns that have noise."""
         width, _, common = self._noise

@@ -14,6 +14,7 @@ from scorematching._rows import some_rows
 from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.table import Table
+from scorematching.tables.kinds import are_dates, names_rows
 from scorematching.tables.summary import Column, Finding, listed
 
 LINEAR = "linear function of other columns"
@@ -49,6 +50,8 @@ def findings_of(
         dequantise: whether it is added.
     """
     yield from _left_out(columns)
+    yield from _names(columns, len(missing))
+    yield from _dates(table.reduce(x), [used[c] for c in table.kept])
     yield from _missing(missing)
     yield from _set_aside(table, used)
     yield from _rounded(table, used, x, rounded, dequantise)
@@ -77,6 +80,38 @@ def _left_out(columns: Sequence[Column]) -> Iterator[Finding]:
     flags = [c.name for c in columns if c.kind == "true/false" and c.role == "modelled"]
     if flags:
         yield Finding(f"true and false ({listed(flags)})", "modelled as 1 and 0")
+
+
+def _names(columns: Sequence[Column], rows: int) -> Iterator[Finding]:
+    """Columns that say whose a row is: their numbers measure nothing, and rows of one are alike."""
+    kinds = ("whole numbers", "text")
+    named = (c for c in columns if names_rows(c.name) or _is_index(c, columns, rows))
+    found = [c for c in named if c.kind in kinds and c.distinct > 1]
+    if numbers := [c.name for c in found if c.role == "modelled"]:
+        done = "modelled as a measurement; leave it out with --columns if it is a name"
+        yield Finding(f"perhaps names of rows ({listed(numbers)})", done)
+    if groups := [f"{c.name} {c.distinct} values" for c in found if c.distinct < rows - c.missing]:
+        yield Finding(
+            f"perhaps several rows of one individual ({listed(groups)})",
+            "rows are held out one by one, and numbers at rows of individuals that the fit knows "
+            "are too good: fit a file with some individuals, and evaluate one with the others",
+        )
+
+
+def _is_index(column: Column, columns: Sequence[Column], rows: int) -> bool:
+    """Whether it is the first, without a name beside others with names, and nowhere the same."""
+    nameless = [f"column {i}" == each.name for i, each in enumerate(columns, 1)]
+    return column is columns[0] and nameless[0] and not all(nameless) and column.distinct == rows
+
+
+def _dates(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
+    dates = [name for name, column in zip(names, x.mT.numpy()) if are_dates(column)]
+    if dates:
+        yield Finding(
+            f"dates as whole numbers ({listed(dates)})",
+            "modelled as numbers, in which 20240131 and 20240201 are 70 apart: turn them into "
+            "days, or leave them out with --columns",
+        )
 
 
 def _missing(missing: Any) -> Iterator[Finding]:

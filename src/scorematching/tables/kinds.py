@@ -8,11 +8,21 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scorematching._extras import import_extra
 
-_DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})")
-_MARKS = re.compile(r"[\s%'_$€£¥]")
+_DATE = re.compile(
+    r"\s*(\d{4}[-/]\d{1,2}([-/]|$)|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{1,2}:\d\d"
+    r"|\d{1,2}[-/. ]+(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))",
+    re.IGNORECASE,
+)
+_FIRST_DATE, _LAST_DATE = 1900_01_01, 2100_12_31
+_ID = re.compile(r"(?<![A-Za-z])(id|ID|Id)(?![A-Za-z])|(?<=[a-z])(ID|Id)(?![A-Za-z])")
+_GROUPS = {"patient", "subject", "participant", "person", "customer", "user", "household"}
+"""What a column without "id" in its name may be called if it says whose a row is."""
+
+_MARKS = re.compile("[\\s%'\N{RIGHT SINGLE QUOTATION MARK}_$€£¥]")
 """Signs beside the digits of numbers: percents, thousands, currencies."""
 
 _MINUS = "\N{MINUS SIGN}"
@@ -129,7 +139,9 @@ def numbers_of(values: Any, comma: bool = False) -> Any:
     pandas = import_extra("pandas", "tables")
     if comma and not pandas.api.types.is_numeric_dtype(values):
         fields = values.astype(str)
-        values = fields.str.replace(",", ".").where(~fields.str.contains(".", regex=False))
+        points = fields.str.replace(",", ".").where(~fields.str.contains(".", regex=False))
+        is_text = values.map(lambda value: isinstance(value, str))  # or true, false, missing
+        values = points.where(is_text, values)
     return pandas.to_numeric(values, errors="coerce")
 
 
@@ -176,3 +188,27 @@ def counts_rows(values: Any, rows: Any = None) -> bool:
         return False
     steps, expected = np.diff(number), np.diff(place)
     return bool((steps == expected).all() or (steps == -expected).all())
+
+
+def are_dates(values: NDArray[np.float64]) -> bool:
+    """Whether numbers ``(N,)`` are days of the calendar, written as 20240131.
+
+    Example:
+        >>> are_dates(np.array([20240131.0, 20240201.0])), are_dates(np.array([20240131.0, 2e7]))
+        (True, False)
+    """
+    if values.min() < _FIRST_DATE or values.max() > _LAST_DATE or (values != values.round()).any():
+        return False
+    pandas = import_extra("pandas", "tables")
+    text = pandas.Series(np.unique(values)).astype(np.int64).astype(str)
+    return bool(pandas.to_datetime(text, format="%Y%m%d", errors="coerce").notna().all())
+
+
+def names_rows(name: str) -> bool:
+    """Whether a column, by its name, says whose a row is.
+
+    Example:
+        >>> [name for name in ("id", "PatientID", "user_id", "Patient", "acid") if names_rows(name)]
+        ['id', 'PatientID', 'user_id', 'Patient']
+    """
+    return bool(_ID.search(name)) or name.strip().lower() in _GROUPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -185,6 +186,8 @@ def _chosen(frame: Any, columns: Sequence[str]) -> Any:
         if name not in frame:
             close = alike(name, list(frame))
             meant = f"did you mean {close!r}?" if close else f"there are {listed(frame)}"
+            if parts := [each for each in frame if name in re.split(r"\s*,\s*", each)]:
+                meant = f"a name with a comma needs double quotes around it: '\"{parts[0]}\"'"
             raise ValueError(f"--columns names {name!r}, which the table does not have; {meant}")
     return frame[list(dict.fromkeys(columns))]
 

@@ -496,7 +496,8 @@ def test_bad_settings_are_named(settings, message):
 def test_time_ends_the_search_with_what_was_tried(generator: torch.Generator) -> None:
     X = torch.randn(150, 2, generator=generator, dtype=torch.float64).numpy()
     lines: list[str] = []
-    density = DensityEstimator(random_state=0, max_seconds=1e-6, verbose=lines.append).fit(X)
+    with pytest.warns(UserWarning, match="search for a base ended early, because the time limit"):
+        density = DensityEstimator(random_state=0, max_seconds=1e-6, verbose=lines.append).fit(X)
     assert list(density.weights_) == ["gaussian"] and density.n_steps_ == 0
     assert lines[0].startswith("gaussian: ") and "left out" in lines[1]
     assert np.isfinite(density.score_samples(X)).all()
@@ -505,7 +506,8 @@ def test_time_ends_the_search_with_what_was_tried(generator: torch.Generator) ->
 def test_time_ends_training_with_the_best_weights(generator: torch.Generator) -> None:
     X = torch.randn(200, 2, generator=generator, dtype=torch.float64).numpy()
     settings = {"random_state": 0, "max_steps": 500, "patience": 500}
-    density = DensityEstimator("nice", hidden=(8,), max_seconds=1e-6, **settings).fit(X)
+    with pytest.warns(UserWarning, match="training ended at step 10 of at most 500"):
+        density = DensityEstimator("nice", hidden=(8,), max_seconds=1e-6, **settings).fit(X)
     assert density.n_steps_ == density.history_[-1].step == 10  # the first validation
     with pytest.raises(ValueError, match="max_seconds"):
         DensityEstimator(max_seconds=0).fit(X)

@@ -77,7 +77,7 @@ def choose_base(
             trials.append(trial)
             if clock.is_over:
                 break
-    if not clock.is_over:
+    if not clock.cuts("the search for a base ended early"):
         completed = [_complete(trial, folds, generator) for trial in _promising(trials)]
         trials = [trial for trial in completed if trial is not None]
     if not trials:

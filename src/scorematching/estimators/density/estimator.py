@@ -95,7 +95,7 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`, for `fit`.
         verbose: above zero, reports progress; a function receives the lines.
         max_seconds: after which `fit` tries no further candidates and ends training; the one it
-            is at is finished. None has no limit.
+            is at is finished, and a warning says what was left out. None has no limit.
 
     Attributes:
         density_: the `Distribution` of the standardised columns.

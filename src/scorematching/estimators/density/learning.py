@@ -85,7 +85,7 @@ def learn_density(
     held_out = base.log_densities.mean().item()
     report(f"base: held-out log-likelihood {held_out:.3f}, parts {', '.join(base.weights)}")
     too_few = settings.calibrate and len(s) < _MIN_TILT_POINTS
-    if settings.model == "none" or too_few or clock.is_over:
+    if settings.model == "none" or too_few or clock.cuts("no tilt was trained"):
         return Learned(base.distribution, held_out, base.weights)
     return _tilted(settings, base, whiten, objective, generator, report, clock)
 
