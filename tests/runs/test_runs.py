@@ -148,6 +148,9 @@ def test_classifier_finds_differences_and_no_others() -> None:
     assert far is not None and abs(far.auc - other.auc) < 0.02
     large = two_sample(1e60 * x[:150], 1e60 * (1.5 + x[150:]), 0)
     assert large is not None and abs(large.auc - other.auc) < 0.02
+    x[:, 1] = 3.0
+    constant = two_sample(x[:150], x[150:], 0)  # a column that is constant among these rows
+    assert constant is not None and abs(constant.z) < 5
 
 
 def test_classifier_null_error_is_that_of_random_ranks() -> None:

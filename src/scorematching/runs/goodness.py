@@ -75,7 +75,9 @@ def two_sample(rows: Array, samples: Array, seed: int) -> TwoSample | None:
         return None
     order = np.random.default_rng(seed).permutation(len(rows))[:count]
     points = np.concatenate([rows[order], samples[:count]])
-    points = (points - points.mean(0)) / points.std(0)  # forests are in single precision
+    deviation = points.std(0)
+    # Forests are in single precision.
+    points = (points - points.mean(0)) / np.where(deviation > 0, deviation, 1)
     labels = np.repeat([1, 0], count)
     forest = RandomForestClassifier(_TREES, min_samples_leaf=3, random_state=seed)
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)

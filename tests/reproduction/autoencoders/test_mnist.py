@@ -153,7 +153,7 @@ def test_likelihoods_by_modes_and_by_annealing_agree(tmp_path: Path) -> None:
     annealed, modes = (each.metrics for each in runs)
     assert annealed["valid_reconstruction"] == modes["valid_reconstruction"]
     assert modes["acceptance"] is None and modes["ess"] > 100
-    assert modes["nll"] == pytest.approx(annealed["nll"], abs=0.3)  # errors are 0.02 an image
+    assert modes["nll"] == pytest.approx(annealed["nll"], abs=0.05)  # errors: 0.01 per image
     assert EXPERIMENT.plot is not None and EXPERIMENT.notes is not None
     assert [path.name for path in EXPERIMENT.plot(runs, tmp_path / "modes")] == [
         "table-mnist-curves.png"
