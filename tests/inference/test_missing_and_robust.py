@@ -183,6 +183,24 @@ def test_equation_and_errors_of_a_robust_fit() -> None:
     assert result.bse[0] == pytest.approx(expected, rel=1e-6)
 
 
+def test_clusters_of_a_robust_fit() -> None:
+    """The equation of one number again, with the variance of its sums in clusters."""
+    x, c, labels = normal_points(200)[:, :1].numpy(), 0.4, np.arange(200) % 40
+    found = fit_robust(Gaussian(1, centred=True), x, power=c, cluster=labels)
+    tau, square, step = found.params[0], x[:, 0] ** 2, 1e-5
+
+    def equation(tau: float) -> np.ndarray:
+        return np.exp(-0.5 * c * tau * square) * ((1 + c) * tau * square - 1)
+
+    slope = (equation(tau + step).sum() - equation(tau - step).sum()) / (2 * step)
+    sums = np.array([equation(tau)[labels == k].sum() for k in range(40)])
+    expected = math.sqrt((sums**2).sum() * 40 / 39) / abs(slope)
+    assert found.bse[0] == pytest.approx(expected, rel=1e-6)
+    assert "robust to 40 clusters" in str(found.summary())
+    with pytest.raises(ValueError, match="cluster must hold one label per row"):
+        fit_robust(Gaussian(1, centred=True), x, power=c, cluster=labels[:5])
+
+
 def test_robust_fit_of_directions() -> None:
     angle = torch.as_tensor(np.random.default_rng(0).vonmises(0.0, 5.0, 500))
     x = torch.stack([angle.cos(), angle.sin()], -1)

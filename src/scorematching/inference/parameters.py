@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -197,21 +196,6 @@ def column_names(X: Any) -> tuple[str, ...] | None:
     """Names of the columns of a data frame; None if there are none."""
     names = tuple(getattr(X, "columns", ()))
     return names if names and all(isinstance(name, str) for name in names) else None
-
-
-def require_same_order(X: Any, values: Any, name: str) -> None:
-    """Refuse a column of pandas that has the index of X in another order.
-
-    Raises:
-        ValueError: if it does; values of the rows would be those of other rows.
-    """
-    if not hasattr(X, "iloc") or not hasattr(values, "iloc") or X.index.equals(values.index):
-        return
-    if len(X) == len(values) and Counter(X.index) == Counter(values.index):
-        raise ValueError(
-            f"{name} must have its rows in the order of those of X, got the same index in another "
-            f"order; use {name}.loc[X.index], or {name}.to_numpy() if it is in order all the same"
-        )
 
 
 def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
+from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
 from scorematching.inference.covariance import meat
@@ -41,6 +42,7 @@ def fit_robust(
     domain: Region | None = None,
     log_weight: LogWeight | None = None,
     generator: torch.Generator | None = None,
+    cluster: Any = None,
 ) -> FitResult:
     """A fit in which point i has weight ``p(x_i)^power`` under the fitted model itself.
 
@@ -58,6 +60,7 @@ def fit_robust(
         log_weight: ``(theta, x) -> (N,)``, the part of the log-density that weights are made of;
             None takes all of it. A density that is infinite at the boundary needs another.
         generator: source of randomness; None is torch's default generator.
+        cluster: labels of the points, as for `fit`; weights stay those of single points.
 
     Raises:
         NotConvergedError: if weights and parameters do not settle; try a smaller power.
@@ -65,8 +68,6 @@ def fit_robust(
     Reference: Windham (1995), Robustifying model fitting; Scealy, Hingee, Kent and Wood (2024).
 
     Example:
-        One outlier among normal points.
-
         >>> from scorematching.inference.models import Gaussian
         >>> x = torch.cat([torch.linspace(-2, 2, 41), torch.tensor([60.0])])[:, None]
         >>> result = fit_robust(Gaussian(1), x, power=0.3)
@@ -76,6 +77,8 @@ def fit_robust(
     check_positive(power, "power", "0.1 is a start; fit(...) is the case of power zero")
     _refuse_missing(X)
     prepared = prepare(model, X, objective, start, None, domain, None, generator)
+    require_same_order(X, cluster, "cluster")
+    groups = groups_of(cluster, prepared.problem.weights > 0)
     own = prepared.problem.model
     if own.vector:
         raise TypeError(
@@ -88,9 +91,8 @@ def fit_robust(
     problem = replace(prepared.problem, model=tilted)
     x = problem.parts[0].x
     theta, iterations = _iterate(problem, x, power, weight)
-    return _result(
-        prepared, _weighted(problem, theta, x, power, weight), theta, iterations, power, weight
-    )
+    settled = _weighted(problem, theta, x, power, weight)
+    return _result(prepared, settled, theta, iterations, power, weight, groups)
 
 
 def _refuse_missing(X: Any) -> None:
@@ -153,6 +155,7 @@ def _result(
     iterations: int,
     power: float,
     weight: LogWeight,
+    groups: Tensor | None,
 ) -> FitResult:
     """The sandwich of ``sum_i w_i(theta) psi_i(theta) = 0``."""
     found = problem.derivatives(theta)
@@ -160,9 +163,9 @@ def _result(
     leaf = theta.detach().requires_grad_()
     (slopes,) = jacobian(_weights(own, leaf, x, power, weight), (leaf,))  # (N, P)
     bread = torch.linalg.inv(found.hessian + found.gradients.T @ slopes)
-    covariance = bread @ meat(found.gradients, problem.weights, None) @ bread.T
+    covariance = bread @ meat(found.gradients, problem.weights, groups) @ bread.T
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
     require_variance(problem, optimum)
-    chosen = (prepared.objective, None, prepared.seed, prepared.columns)
+    chosen = (prepared.objective, groups, prepared.seed, prepared.columns)
     return FitResult(Setting(own, problem, optimum, *chosen), covariance)
