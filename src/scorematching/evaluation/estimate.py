@@ -35,7 +35,7 @@ class Estimate:
 
     @staticmethod
     def of(values: Tensor, groups: Tensor | None = None) -> Estimate:
-        """The mean of values ``(N,)`` that are independent, or in clusters with numbers ``(N,)``."""
+        """The mean of values ``(N,)``, independent ones or those of numbered clusters ``(N,)``."""
         _check_values(values, "values")
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
