@@ -16,6 +16,7 @@ from scorematching.inference import (
     FitResult,
     ImportanceWeighted,
     NotConvergedError,
+    SingularInformationError,
     fit,
     fit_robust,
 )
@@ -227,6 +228,17 @@ def test_too_large_a_power_is_named() -> None:
     """The advice was to collect points that tell parameters apart."""
     with pytest.raises(NotConvergedError, match=r"power 5 .* of 200 count.* smaller power"):
         fit_robust(Gaussian(2), normal_points(200), power=5)
+
+
+def test_a_robust_fit_has_no_error_of_a_parameter_on_its_boundary() -> None:
+    """The precision ``2 + a^2`` cannot be one: a was zero with an error of zero."""
+
+    def bounded(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return -0.5 * (2 + theta["a"] ** 2) * x.square().sum(-1) + theta["b"] * x.sum(-1)
+
+    x = np.random.default_rng(0).normal(size=(300, 1))
+    with pytest.raises(SingularInformationError, match="estimates of a: such a parameter lies"):
+        fit_robust(bounded, x, 0.1, start={"a": 1.0, "b": 0.0})
 
 
 def test_robust_fits_advise_what_they_take() -> None:

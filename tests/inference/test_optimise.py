@@ -118,3 +118,22 @@ def test_incomplete_columns_far_from_zero_are_named() -> None:
     x[50:, 1] = math.nan
     with pytest.raises(SingularInformationError, match=r"columns \[1\] of X vary little beside"):
         fit(models.Gaussian(2), x, missing="weighted", generator=g)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 1e-6, 1e-9])
+def test_a_column_in_other_units_ends_no_fit(unit: float) -> None:
+    """Steps were compared with all parameters together: at 1e-5 degrees of freedom were wrong in
+    the fourth digit, and smaller units had no minimum."""
+    g = np.random.default_rng(0)
+    x = np.column_stack([1 + g.normal(size=500), 2 * g.standard_t(5, size=500)])
+
+    def both(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        nu, z = theta["log_nu"].exp(), x[:, 1] / theta["log_scale"].exp()
+        tails = -0.5 * (nu + 1) * (z.square() / nu).log1p()
+        return theta["linear"] * x[:, 0] - 0.5 * theta["precision"] * x[:, 0].square() + tails
+
+    start = {"log_nu": 1.0, "log_scale": 0.0, "linear": 0.0, "precision": 1.0}
+    one, other = (fit(both, x * [scale, 1.0], start=start) for scale in (1.0, unit))
+    units = np.array([1, 1, unit, unit**2])
+    np.testing.assert_allclose(np.asarray(other.params) * units, [*one.params.values()], rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(other.bse) * units, [*one.bse.values()], rtol=1e-6)

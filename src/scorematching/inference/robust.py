@@ -17,7 +17,7 @@ from scorematching._checks import check_positive
 from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
-from scorematching.inference.covariance import meat
+from scorematching.inference.covariance import meat, require_variation
 from scorematching.inference.fitting import Prepared, check_model, prepare
 from scorematching.inference.growth import require_variance
 from scorematching.inference.optimise import Optimum, minimise
@@ -140,6 +140,8 @@ def _minimum(problem: Problem, power: float) -> Tensor:
         return minimise(problem).theta
     except SingularInformationError as error:
         count = 1 / float(problem.weights.square().sum())
+        if count > 10 * len(problem.model.names):
+            raise
         raise NotConvergedError(
             f"weights of power {power:g} must leave more points than the model has parameters "
             f"({len(problem.model.names)}), got weights with which {count:.2g} of "
@@ -159,6 +161,7 @@ def _result(
 ) -> FitResult:
     """The sandwich of ``sum_i w_i(theta) psi_i(theta) = 0``."""
     found = problem.derivatives(theta)
+    require_variation(problem, found)
     x, own = problem.parts[0].x, prepared.problem.model
     leaf = theta.detach().requires_grad_()
     (slopes,) = jacobian(_weights(own, leaf, x, power, weight), (leaf,))  # (N, P)
