@@ -45,7 +45,7 @@ def groups_of(cluster: Any, used: Tensor) -> Tensor | None:
             "pass a column of labels"
         )
     names = labels.tolist()
-    if missing := sum(name is None or name != name for name in names):
+    if missing := sum(map(_is_missing, names)):
         raise ValueError(
             f"cluster must have a label for every row, got none in {missing} rows; give rows that "
             "stand alone a label each"
@@ -57,6 +57,14 @@ def groups_of(cluster: Any, used: Tensor) -> Tensor | None:
             "independent rows"
         )
     return torch.tensor([places.get(name, 0) for name in names])
+
+
+def _is_missing(name: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA."""
+    try:
+        return name is None or bool(name != name)
+    except TypeError:  # comparisons of NA are NA, which is no boolean
+        return True
 
 
 def square_of_sums(rows: Tensor, groups: Tensor) -> Tensor:

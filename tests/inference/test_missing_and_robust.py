@@ -251,5 +251,7 @@ def test_bad_input_of_robust_fits() -> None:
     x = normal_points(50)
     with pytest.raises(ValueError, match="power must be positive"):
         fit_robust(Gaussian(2), x, 0.0)
+    with pytest.raises(ValueError, match=r"log_weight must return .* shape \(50,\), got \(50, 2\)"):
+        fit_robust(Gaussian(2), x, 0.1, log_weight=lambda theta, x: -x.square())
     with pytest.raises(TypeError, match="got a score network"):
         fit_robust(sm.VectorField(torch.nn.Linear(2, 2)), x, 0.1)

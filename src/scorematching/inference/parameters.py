@@ -36,6 +36,7 @@ class Parametric:
         label: name of the model.
         vector: whether the model is a score network.
         too_steep: names of estimates with which the model has no finite integral.
+        normalised: False if the model says that its integral is not one.
     """
 
     call: Callable[[Theta, Tensor], Tensor]
@@ -45,6 +46,7 @@ class Parametric:
     label: str
     vector: bool = False
     too_steep: Callable[[Theta], Sequence[str]] = none_of
+    normalised: bool = True
 
     def unflatten(self, flat: Tensor) -> Theta:
         """The vector of all numbers as named parameters."""
@@ -105,7 +107,8 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     call = partial(_call_module, own)
     found = _assemble(call, values, entries, type(module).__name__, vector)
-    return replace(found, too_steep=getattr(own, "too_steep", none_of))
+    normalised = bool(getattr(own, "normalised", True))
+    return replace(found, too_steep=getattr(own, "too_steep", none_of), normalised=normalised)
 
 
 def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:

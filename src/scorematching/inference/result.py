@@ -92,7 +92,9 @@ class FitResult(Estimates):
     def field(self) -> Field:
         """The fitted model as a field of float64 points."""
         model = self._setting.model
-        return model.field(model.at(self._values))
+        call = model.at(self._values)
+        vars(call)["normalised"] = model.normalised  # which `MaximumLikelihood` asks for
+        return model.field(call)
 
     @property
     def domain(self) -> Region | None:

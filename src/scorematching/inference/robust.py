@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive
+from scorematching._checks import check_positive, check_shape
 from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
@@ -86,13 +86,21 @@ def fit_robust(
             "use fit"
         )
     check_model(prepared.problem)
-    weight = own.call if log_weight is None else log_weight
+    weight = own.call if log_weight is None else _checked(log_weight, prepared.problem)
     tilted = replace(own, call=lambda theta, x: own.call(theta, x) + power * weight(theta, x))
     problem = replace(prepared.problem, model=tilted)
     x = problem.parts[0].x
     theta, iterations = _iterate(problem, x, power, weight)
     settled = _weighted(problem, theta, x, power, weight)
     return _result(prepared, settled, theta, iterations, power, weight, groups)
+
+
+def _checked(log_weight: LogWeight, problem: Problem) -> LogWeight:
+    """A log-weight that returns one number per point at the start."""
+    found = log_weight(problem.model.unflatten(problem.model.start), problem.parts[0].x)
+    wanted = "log_weight must return one number per point, shape {}"
+    check_shape(found, (problem.num_points,), wanted, "sum over columns, not over points")
+    return log_weight
 
 
 def _refuse_missing(X: Any) -> None:
