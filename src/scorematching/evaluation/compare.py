@@ -117,8 +117,9 @@ def compare(
     losses = [_losses(model, X, objective, seed, max_memory) for model in (a, b)]
     for name, values in zip("ab", losses):
         _check_losses(values, name)
-    means = (Estimate.of(values, groups) for values in (losses[0] - losses[1], *losses))
-    return Comparison(*means, level)
+    one, other = losses
+    difference = Estimate.of(one - other, groups)
+    return Comparison(difference, Estimate.of(one, groups), Estimate.of(other, groups), level)
 
 
 def _losses(
