@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
         "_extras",
         "_tracing",
         "_checks",
+        "_clusters",
         "_graphs",
         "_files",
         "_memory",

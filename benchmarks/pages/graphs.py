@@ -67,7 +67,8 @@ is divided by the mean of this factor over all pairs; otherwise too many edges w
   truncated data it is right, since many valid K are not.
 - With few points many edges are missed, and of those that are chosen some are wrong; on truncated
   data with as many columns as points it can be half of them (columns *recall* and *wrong* below).
-- `gamma` has the weight `x^2`; with the two others, points near zero cause wrong edges.
+- `gamma` and `exponential` have the weight `x^2`; with the two others, points near zero cause wrong
+  edges and estimates `eta_` that one point can decide.
 - A graph describes dependence within the family. Check the fit of a Gaussian model with
   `sm.evaluation.ksd_test`; for the positive kinds no such test is offered here.
 """

@@ -36,6 +36,25 @@ def test_difference_by_hand():
     assert found.b.mean == pytest.approx((2 * r2 - 4).mean().item(), rel=ROUTES)
 
 
+def test_clusters_by_hand():
+    """Every point three times is no more than once; errors were too small by the root of three."""
+    x = points(50)
+    labels = np.tile(np.arange(50), 3)
+    found = compare(lambda x: -x, NARROW, x.repeat(3, 1), cluster=labels)
+    once = compare(lambda x: -x, NARROW, x)
+    for name in ("difference", "a", "b"):
+        clustered, single = getattr(found, name), getattr(once, name)
+        assert clustered.mean == pytest.approx(single.mean, rel=ROUTES)
+        assert clustered.standard_error == pytest.approx(single.standard_error, rel=ROUTES)
+    uneven = np.arange(50) % 7
+    d = (4 - 2 - 1.5 * x.square().sum(1)).numpy()
+    sums = np.array([(d - d.mean())[uneven == k].sum() for k in range(7)])
+    error = compare(lambda x: -x, NARROW, x, cluster=uneven).difference.standard_error
+    assert error == pytest.approx(math.sqrt((sums**2).sum() * 7 / 6) / 50, rel=ROUTES)
+    with pytest.raises(ValueError, match="cluster must hold one label per row"):
+        compare(lambda x: -x, NARROW, x, cluster=uneven[:9])
+
+
 def test_difference_is_that_of_fisher_divergences():
     """On N(0, I) the divergences of the two are 0 and ``0.5 E|x|^2 = 1``."""
     found = [compare(lambda x: -x, NARROW, points(100, s)).difference.mean for s in range(200)]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def test_clusters_of_weight_zero_do_not_count() -> None:
     np.testing.assert_allclose(some.cov_params(), alone.cov_params(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("label", [math.nan, None])
+@pytest.mark.parametrize("label", [math.nan, None, pd.NA, pd.NaT])
 def test_missing_labels_are_refused(label: Any) -> None:
     """Rows without a label are no cluster."""
     labels: list[Any] = [label] * 10 + [0.0] * 40 + [1.0] * 50

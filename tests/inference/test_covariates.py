@@ -124,3 +124,16 @@ def test_what_evaluates_some_of_the_rows_is_refused() -> None:
     pairs[3, 1] = np.nan
     with pytest.raises(ValueError, match=r"no missing values for a model .* drop these rows"):
         fit(model, pairs, start=START, missing="weighted")
+
+
+@pytest.mark.parametrize("count", [1, 5, 600])
+def test_predictions_at_other_rows_are_refused(count: int) -> None:
+    """At one row there were 300 values, at others an error of torch about sizes."""
+    z, y = regression(300)
+    found = fit(normal(torch.as_tensor(z)), y, start=START)
+    with pytest.raises(ValueError, match=f"X must have the 300 rows .*, got {count}; write the"):
+        found.predict(np.resize(y, (count, 1)))
+    with pytest.raises(ValueError, match="X must have the 300 rows of the fit"):
+        sm.evaluation.compare(found, lambda x: -x, y[:7])
+    by_hand = normal(torch.as_tensor(z[:5]))(found.theta, torch.as_tensor(y[:5]))
+    np.testing.assert_allclose(found.predict(y)[:5], by_hand)

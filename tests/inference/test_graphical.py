@@ -480,3 +480,11 @@ def test_gamma_columns_close_to_zero_are_independent() -> None:
     assert not model.graph_.any()
     assert np.abs(model.precision_.diagonal() - 1).max() < 0.5  # standard errors are 0.1
     assert model.score(X) == GraphicalModel("gamma", weight="x^2").fit(X).score(X)
+
+
+def test_one_square_root_column_close_to_zero_changes_little() -> None:
+    """With min(log(1 + x), 3) gradients grow like x^-0.5: eta went from -0.2 to -5900."""
+    X = np.random.default_rng(0).exponential(size=(500, 3))
+    here = GraphicalModel("exponential").fit(X).eta_
+    X[X[:, 0].argmin(), 0] = 1e-12
+    np.testing.assert_allclose(GraphicalModel("exponential").fit(X).eta_, here, atol=0.01)

@@ -16,6 +16,7 @@ from scorematching.inference import (
     FitResult,
     ImportanceWeighted,
     NotConvergedError,
+    SingularInformationError,
     fit,
     fit_robust,
 )
@@ -183,6 +184,24 @@ def test_equation_and_errors_of_a_robust_fit() -> None:
     assert result.bse[0] == pytest.approx(expected, rel=1e-6)
 
 
+def test_clusters_of_a_robust_fit() -> None:
+    """The equation of one number again, with the variance of its sums in clusters."""
+    x, c, labels = normal_points(200)[:, :1].numpy(), 0.4, np.arange(200) % 40
+    found = fit_robust(Gaussian(1, centred=True), x, power=c, cluster=labels)
+    tau, square, step = found.params[0], x[:, 0] ** 2, 1e-5
+
+    def equation(tau: float) -> np.ndarray:
+        return np.exp(-0.5 * c * tau * square) * ((1 + c) * tau * square - 1)
+
+    slope = (equation(tau + step).sum() - equation(tau - step).sum()) / (2 * step)
+    sums = np.array([equation(tau)[labels == k].sum() for k in range(40)])
+    expected = math.sqrt((sums**2).sum() * 40 / 39) / abs(slope)
+    assert found.bse[0] == pytest.approx(expected, rel=1e-6)
+    assert "robust to 40 clusters" in str(found.summary())
+    with pytest.raises(ValueError, match="cluster must hold one label per row"):
+        fit_robust(Gaussian(1, centred=True), x, power=c, cluster=labels[:5])
+
+
 def test_robust_fit_of_directions() -> None:
     angle = torch.as_tensor(np.random.default_rng(0).vonmises(0.0, 5.0, 500))
     x = torch.stack([angle.cos(), angle.sin()], -1)
@@ -211,6 +230,17 @@ def test_too_large_a_power_is_named() -> None:
         fit_robust(Gaussian(2), normal_points(200), power=5)
 
 
+def test_a_robust_fit_has_no_error_of_a_parameter_on_its_boundary() -> None:
+    """The precision ``2 + a^2`` cannot be one: a was zero with an error of zero."""
+
+    def bounded(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return -0.5 * (2 + theta["a"] ** 2) * x.square().sum(-1) + theta["b"] * x.sum(-1)
+
+    x = np.random.default_rng(0).normal(size=(300, 1))
+    with pytest.raises(SingularInformationError, match="estimates of a: such a parameter lies"):
+        fit_robust(bounded, x, 0.1, start={"a": 1.0, "b": 0.0})
+
+
 def test_robust_fits_advise_what_they_take() -> None:
     x = without(normal_points(50), 0.3)
     with pytest.raises(ValueError, match=r"X must have no missing values.*; drop these rows$"):
@@ -221,5 +251,7 @@ def test_bad_input_of_robust_fits() -> None:
     x = normal_points(50)
     with pytest.raises(ValueError, match="power must be positive"):
         fit_robust(Gaussian(2), x, 0.0)
+    with pytest.raises(ValueError, match=r"log_weight must return .* shape \(50,\), got \(50, 2\)"):
+        fit_robust(Gaussian(2), x, 0.1, log_weight=lambda theta, x: -x.square())
     with pytest.raises(TypeError, match="got a score network"):
         fit_robust(sm.VectorField(torch.nn.Linear(2, 2)), x, 0.1)

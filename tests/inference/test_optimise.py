@@ -118,3 +118,25 @@ def test_incomplete_columns_far_from_zero_are_named() -> None:
     x[50:, 1] = math.nan
     with pytest.raises(SingularInformationError, match=r"columns \[1\] of X vary little beside"):
         fit(models.Gaussian(2), x, missing="weighted", generator=g)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 1e-6, 1e-9])
+def test_a_column_in_other_units_ends_no_fit(unit: float) -> None:
+    """Steps were compared with all parameters together: at 1e-5 degrees of freedom were wrong in
+    the fourth digit, and smaller units had no minimum."""
+    g = np.random.default_rng(0)
+    x = np.column_stack([1 + g.normal(size=500), 2 * g.standard_t(5, size=500)])
+
+    def both(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        nu, z = theta["log_nu"].exp(), x[:, 1] / theta["log_scale"].exp()
+        tails = -0.5 * (nu + 1) * (z.square() / nu).log1p()
+        return theta["linear"] * x[:, 0] - 0.5 * theta["precision"] * x[:, 0].square() + tails
+
+    start = {"log_nu": 1.0, "log_scale": 0.0, "linear": 0.0, "precision": 1.0}
+    one = fit(both, x, start=start)
+    near = start | {"linear": 1 / unit, "precision": 1 / unit**2}  # was taken for a closed form
+    for other in (fit(both, x * [unit, 1.0], start=values) for values in (start, near)):
+        units = np.array([1, 1, unit, unit**2])
+        found, errors = np.asarray(other.params) * units, np.asarray(other.bse) * units
+        np.testing.assert_allclose(found, [*one.params.values()], rtol=1e-5)
+        np.testing.assert_allclose(errors, [*one.bse.values()], rtol=1e-5)

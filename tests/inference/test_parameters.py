@@ -105,6 +105,16 @@ def test_predictions_match_columns_by_name(how: Any) -> None:
         result.predict(table.rename(columns={"b": "c"}), "score")
 
 
+def test_results_of_unnormalised_models_have_no_likelihood() -> None:
+    """They were compared as if their constants were zero, with p-values of zero."""
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    truth = sm.distributions.Gaussian(torch.zeros(2).double(), torch.eye(2).double())
+    result = fit(models.Gaussian(2), x[:100])
+    with pytest.raises(ValueError, match="MaximumLikelihood needs a normalised model"):
+        sm.evaluation.compare(result, truth, x[100:], sm.MaximumLikelihood())
+    assert sm.evaluation.compare(result, truth, x[100:]).p_value > 0.01
+
+
 def test_likelihoods_of_unnormalised_models_are_refused() -> None:
     """Only the module knows; it was fitted."""
     for model in (sm.models.MLPDensity(dim=2), models.Gaussian(2)):

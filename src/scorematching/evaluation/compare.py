@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator, check_share
+from scorematching._clusters import groups_of, require_same_order
 from scorematching._memory import in_chunks
 from scorematching.derivatives.repeats import check_repeats
-from scorematching.evaluation.estimate import Estimate, paired_difference
+from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.losses import batch_for, score_matching_losses
 from scorematching.evaluation.scores import field_at
 from scorematching.objectives import Objective
@@ -71,6 +72,7 @@ def compare(
     level: float = 0.05,
     generator: torch.Generator | None = None,
     max_memory: int | None = None,
+    cluster: Any = None,
 ) -> Comparison:
     """Compare two models on held-out points by their score-matching losses.
 
@@ -90,6 +92,7 @@ def compare(
         generator: source of randomness, for objectives that need it.
         max_memory: bytes that may be taken beside models, points and losses, which is measured.
             Directions then depend on it.
+        cluster: labels of the points, ``(N,)``: points of one cluster may depend on each other.
 
     Returns:
         Difference, losses, p-value and verdict.
@@ -107,14 +110,16 @@ def compare(
     check_share(level, "level", "0.05 is usual")
     if len(X) < 2:
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
+    require_same_order(X, cluster, "cluster")
+    groups = groups_of(cluster, torch.ones(len(X), dtype=torch.bool))
     check_generator(generator, torch.empty(0))
     seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0
     losses = [_losses(model, X, objective, seed, max_memory) for model in (a, b)]
     for name, values in zip("ab", losses):
         _check_losses(values, name)
-    return Comparison(
-        paired_difference(*losses), Estimate.of(losses[0]), Estimate.of(losses[1]), level
-    )
+    one, other = losses
+    difference = Estimate.of(one - other, groups)
+    return Comparison(difference, Estimate.of(one, groups), Estimate.of(other, groups), level)
 
 
 def _losses(

@@ -9,11 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from scorematching._checks import check_type
+from scorematching._clusters import square_of_sums
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over independent points, with its standard error.
+    """A mean over points, with its standard error.
 
     Attributes:
         mean: the average.
@@ -33,11 +34,15 @@ class Estimate:
     count: int
 
     @staticmethod
-    def of(values: Tensor) -> Estimate:
-        """The mean of independent values ``(N,)``."""
+    def of(values: Tensor, groups: Tensor | None = None) -> Estimate:
+        """The mean of values ``(N,)``, independent ones or those of numbered clusters ``(N,)``."""
         _check_values(values, "values")
         # In double precision, because sums of many float32 losses lose digits.
         values = values.detach().double()
+        if groups is not None:
+            shares = (values - values.mean())[:, None] / len(values)
+            error = square_of_sums(shares, groups).item() ** 0.5
+            return Estimate(values.mean().item(), error, len(values))
         deviation = values.std().item() if len(values) > 1 else math.nan
         return Estimate(values.mean().item(), deviation / len(values) ** 0.5, len(values))
 

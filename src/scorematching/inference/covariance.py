@@ -8,13 +8,12 @@ directions average to it, and the second shrinks like 1/M for M independent dire
 
 from __future__ import annotations
 
-from itertools import compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from scorematching._clusters import square_of_sums
 from scorematching.errors import SingularInformationError
 from scorematching.inference.optimise import solve
 from scorematching.inference.problem import Derivatives, Problem
@@ -44,9 +43,7 @@ def meat(gradients: Tensor, weights: Tensor, groups: Tensor | None) -> Tensor:
     rows = gradients * weights[:, None]
     if groups is None:
         return rows.T @ rows
-    count = int(groups.max()) + 1
-    sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
-    return sums.T @ sums * count / (count - 1)
+    return square_of_sums(rows, groups)
 
 
 def sandwich(derivatives: Derivatives, weights: Tensor, groups: Tensor | None) -> Tensor:
@@ -95,33 +92,3 @@ def require_variation(problem: Problem, found: Derivatives) -> None:
             "what the model can express (as a in 1 + a^2 at zero), or all points are alike; fix "
             "it, or write the model in another way"
         )
-
-
-def groups_of(cluster: Any, weights: Tensor) -> Tensor | None:
-    """Clusters of rows as integers from 0; rows of weight zero are in the first one.
-
-    Raises:
-        ValueError: if there is not one label per row, or there are fewer than two clusters.
-    """
-    if cluster is None:
-        return None
-    labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
-    num_points, used = len(weights), (weights > 0).tolist()
-    if labels.shape != (num_points,):
-        raise ValueError(
-            f"cluster must hold one label per row of X, shape ({num_points},), got {labels.shape}; "
-            "pass a column of labels"
-        )
-    names = labels.tolist()
-    if missing := sum(name is None or name != name for name in names):
-        raise ValueError(
-            f"cluster must have a label for every row, got none in {missing} rows; give rows that "
-            "stand alone a label each"
-        )
-    places = {name: i for i, name in enumerate(dict.fromkeys(compress(names, used)))}
-    if len(places) < 2:
-        raise ValueError(
-            f"cluster must name at least two clusters, got {len(places)}; leave it out for "
-            "independent rows"
-        )
-    return torch.tensor([places.get(name, 0) for name in names])

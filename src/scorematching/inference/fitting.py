@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator
+from scorematching._clusters import groups_of, require_same_order
 from scorematching._memory import Budget, limited
 from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
-from scorematching.inference.covariance import groups_of, require_variation, sandwich
+from scorematching.inference.covariance import require_variation, sandwich
 from scorematching.inference.growth import require_variance
 from scorematching.inference.missing import ImportanceWeighted, require_draws
 from scorematching.inference.models.base import NamedModel
@@ -32,7 +33,6 @@ from scorematching.inference.parameters import (
     as_float64,
     column_names,
     parametric,
-    require_same_order,
 )
 from scorematching.inference.pieces import ProblemInPieces
 from scorematching.inference.problem import Part, Problem, unchanged
@@ -107,7 +107,7 @@ def fit(
         problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
         if check:
             check_model(problem)
-        return _solved(problem, prepared, groups_of(cluster, problem.weights))
+        return _solved(problem, prepared, groups_of(cluster, problem.weights > 0))
 
 
 def _solved(problem: Problem, prepared: Prepared, groups: Tensor | None) -> FitResult:

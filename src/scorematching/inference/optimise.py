@@ -15,6 +15,9 @@ MAX_NEWTON = 100
 TOLERANCE = 1e-9
 """Share of the parameters below which a Newton step is zero, both in units of 1/sqrt(H_pp)."""
 
+NEGLIGIBLE = 1e-6
+"""Share of what one point moves a parameter by, below which a step of this parameter is zero."""
+
 FAR = 1e4
 """Mean of a column, in standard deviations, from which rounding is worth a note."""
 
@@ -25,6 +28,9 @@ CLOSED_FORM = "closed form: the loss is quadratic in the parameters"
 
 QUADRATIC = 1e-8
 """Relative change of the gradient, beyond a linear one, up to which a loss counts as quadratic."""
+
+OWN_QUADRATIC = 1e-4
+"""The same of one parameter, whose gradient may be rounding of larger numbers that cancel."""
 
 MAX_REFINEMENTS = 10
 """Steps to the solution of a closed form, each of which removes the rounding errors of the last."""
@@ -90,8 +96,10 @@ def is_quadratic(problem: Problem, start: Tensor, found: Derivatives) -> bool:
         _, gradient = problem.value_and_gradient(start + step)
         linear = found.hessian @ step
         size = linear.abs().max() + found.gradient.abs().max()
-        error = (gradient - found.gradient - linear).abs().max()
-        if not bool(error <= QUADRATIC * size):
+        error = (gradient - found.gradient - linear).abs()
+        # In its own units, too, in which gradients of other columns hide nothing.
+        own = found.hessian.abs() @ step.abs() + (problem.weights @ found.gradients.square()).sqrt()
+        if not bool((error <= QUADRATIC * size).all() & (error <= OWN_QUADRATIC * own).all()):
             return False
     return True
 
@@ -195,14 +203,14 @@ def _scale(hessian: Tensor) -> Tensor:
 
 def _lbfgs(problem: Problem, start: Tensor, found: Derivatives) -> tuple[Tensor, int]:
     """A point near the minimum, and the number of iterations, whatever the units of the points."""
-    unit = _unit(problem, found)
+    unit, share = _unit(problem, found), _smallest_share(problem, found)
     d = _scale(found.hessian) / unit
     scaled = (start * d).requires_grad_()
     optimiser = torch.optim.LBFGS(
         [scaled],
         max_iter=MAX_LBFGS,
-        tolerance_grad=1e-5,
-        tolerance_change=1e-9,
+        tolerance_grad=1e-5 * share,
+        tolerance_change=1e-9 * share**2,
         line_search_fn="strong_wolfe",
     )
 
@@ -216,10 +224,21 @@ def _lbfgs(problem: Problem, start: Tensor, found: Derivatives) -> tuple[Tensor,
     return scaled.detach() / d, int(optimiser.state[scaled]["n_iter"])
 
 
+def _sizes(problem: Problem, found: Derivatives) -> Tensor:
+    """Sizes of one point's gradient in parameters ``d theta``, ``(P,)``."""
+    return (problem.weights @ found.gradients.square()).sqrt() / _scale(found.hessian)
+
+
 def _unit(problem: Problem, found: Derivatives) -> float:
-    """Size of one point's gradient in parameters ``d theta``: the root of the unit of the loss."""
-    size = (problem.weights @ found.gradients.square()).sqrt() / _scale(found.hessian)
-    return float(size.norm()) or 1.0
+    """Size of the whole gradient: the root of the unit of the loss."""
+    return float(_sizes(problem, found).norm()) or 1.0
+
+
+def _smallest_share(problem: Problem, found: Derivatives) -> float:
+    """Of a parameter in the gradient; one unless columns are in very different units."""
+    sizes = _sizes(problem, found)
+    smallest = float(sizes[sizes > 0].min()) if bool((sizes > 0).any()) else 1.0
+    return min(1.0, 10 * smallest / _unit(problem, found))
 
 
 def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
@@ -228,11 +247,18 @@ def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
     for iteration in range(1, MAX_NEWTON + 1):
         require_regular(problem, found.hessian)
         step = solve(found.hessian, found.gradient)
-        d = _scale(found.hessian)
-        if (step * d).norm() <= TOLERANCE * ((theta * d).norm() + 1e-3 * _unit(problem, found)):
+        if _is_zero(problem, theta, step, found):
             return theta, found, iteration
         theta, found = _damped(problem, theta, step, iteration)
     raise _not_converged(problem, found, MAX_NEWTON)
+
+
+def _is_zero(problem: Problem, theta: Tensor, step: Tensor, found: Derivatives) -> bool:
+    """Whether a step is small beside all parameters together, and beside the error of each."""
+    moved, size = (step * _scale(found.hessian)).abs(), _unit(problem, found)
+    whole = (theta * _scale(found.hessian)).norm() + 1e-3 * size
+    each = NEGLIGIBLE * _sizes(problem, found)
+    return bool((moved.norm() <= TOLERANCE * whole) & (moved <= each).all())
 
 
 def _damped(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +36,7 @@ class Parametric:
         label: name of the model.
         vector: whether the model is a score network.
         too_steep: names of estimates with which the model has no finite integral.
+        normalised: False if the model says that its integral is not one.
     """
 
     call: Callable[[Theta, Tensor], Tensor]
@@ -46,6 +46,7 @@ class Parametric:
     label: str
     vector: bool = False
     too_steep: Callable[[Theta], Sequence[str]] = none_of
+    normalised: bool = True
 
     def unflatten(self, flat: Tensor) -> Theta:
         """The vector of all numbers as named parameters."""
@@ -106,7 +107,8 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     call = partial(_call_module, own)
     found = _assemble(call, values, entries, type(module).__name__, vector)
-    return replace(found, too_steep=getattr(own, "too_steep", none_of))
+    normalised = bool(getattr(own, "normalised", True))
+    return replace(found, too_steep=getattr(own, "too_steep", none_of), normalised=normalised)
 
 
 def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:
@@ -197,21 +199,6 @@ def column_names(X: Any) -> tuple[str, ...] | None:
     """Names of the columns of a data frame; None if there are none."""
     names = tuple(getattr(X, "columns", ()))
     return names if names and all(isinstance(name, str) for name in names) else None
-
-
-def require_same_order(X: Any, values: Any, name: str) -> None:
-    """Refuse a column of pandas that has the index of X in another order.
-
-    Raises:
-        ValueError: if it does; values of the rows would be those of other rows.
-    """
-    if not hasattr(X, "iloc") or not hasattr(values, "iloc") or X.index.equals(values.index):
-        return
-    if len(X) == len(values) and Counter(X.index) == Counter(values.index):
-        raise ValueError(
-            f"{name} must have its rows in the order of those of X, got the same index in another "
-            f"order; use {name}.loc[X.index], or {name}.to_numpy() if it is in order all the same"
-        )
 
 
 def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching.derivatives.repeats import needs_all_rows
 from scorematching.domains.base import Region
 from scorematching.fields import Field
 from scorematching.inference.covariance import Split, meat, split
@@ -91,7 +92,9 @@ class FitResult(Estimates):
     def field(self) -> Field:
         """The fitted model as a field of float64 points."""
         model = self._setting.model
-        return model.field(model.at(self._values))
+        call = model.at(self._values)
+        vars(call)["normalised"] = model.normalised  # which `MaximumLikelihood` asks for
+        return model.field(call)
 
     @property
     def domain(self) -> Region | None:
@@ -169,7 +172,8 @@ class FitResult(Estimates):
         """The fitted log-density, up to its constant, or its score.
 
         Args:
-            X: points ``(N, *event)``; columns of data frames are matched by name.
+            X: points ``(N, *event)``; columns of data frames are matched by name. A model with
+                covariates in a closure has values for those alone, row by row.
             which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
 
         Raises:
@@ -198,7 +202,18 @@ class FitResult(Estimates):
                 f"X must have shape (N, {', '.join(map(str, event))}), got {tuple(x.shape)}; give "
                 "the columns of the fit"
             )
+        self._require_rows(x)
         return x
+
+    def _require_rows(self, x: Tensor) -> None:
+        """Refuse other rows than those that covariates in a closure belong to."""
+        model, own = self._setting.model, self._setting.problem.parts[0].x
+        if len(x) != self.nobs and needs_all_rows(model.at(self._values), own):
+            raise ValueError(
+                f"X must have the {self.nobs} rows of the fit for a model that has a value for all "
+                f"of them together only, as with covariates in a closure, got {len(x)}; write the "
+                "function again with the covariates of these rows, and call it with result.theta"
+            )
 
     def how_many_projections(self, share: float = 0.1) -> HowMany:
         """The variance that directions add, for M = 1, 2, 4 ... directions per point.

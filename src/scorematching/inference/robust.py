@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive
+from scorematching._checks import check_positive, check_shape
+from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
-from scorematching.inference.covariance import meat
+from scorematching.inference.covariance import meat, require_variation
 from scorematching.inference.fitting import Prepared, check_model, prepare
 from scorematching.inference.growth import require_variance
 from scorematching.inference.optimise import Optimum, minimise
@@ -41,6 +42,7 @@ def fit_robust(
     domain: Region | None = None,
     log_weight: LogWeight | None = None,
     generator: torch.Generator | None = None,
+    cluster: Any = None,
 ) -> FitResult:
     """A fit in which point i has weight ``p(x_i)^power`` under the fitted model itself.
 
@@ -58,6 +60,7 @@ def fit_robust(
         log_weight: ``(theta, x) -> (N,)``, the part of the log-density that weights are made of;
             None takes all of it. A density that is infinite at the boundary needs another.
         generator: source of randomness; None is torch's default generator.
+        cluster: labels of the points, as for `fit`; weights stay those of single points.
 
     Raises:
         NotConvergedError: if weights and parameters do not settle; try a smaller power.
@@ -65,8 +68,6 @@ def fit_robust(
     Reference: Windham (1995), Robustifying model fitting; Scealy, Hingee, Kent and Wood (2024).
 
     Example:
-        One outlier among normal points.
-
         >>> from scorematching.inference.models import Gaussian
         >>> x = torch.cat([torch.linspace(-2, 2, 41), torch.tensor([60.0])])[:, None]
         >>> result = fit_robust(Gaussian(1), x, power=0.3)
@@ -76,6 +77,8 @@ def fit_robust(
     check_positive(power, "power", "0.1 is a start; fit(...) is the case of power zero")
     _refuse_missing(X)
     prepared = prepare(model, X, objective, start, None, domain, None, generator)
+    require_same_order(X, cluster, "cluster")
+    groups = groups_of(cluster, prepared.problem.weights > 0)
     own = prepared.problem.model
     if own.vector:
         raise TypeError(
@@ -83,14 +86,21 @@ def fit_robust(
             "use fit"
         )
     check_model(prepared.problem)
-    weight = own.call if log_weight is None else log_weight
+    weight = own.call if log_weight is None else _checked(log_weight, prepared.problem)
     tilted = replace(own, call=lambda theta, x: own.call(theta, x) + power * weight(theta, x))
     problem = replace(prepared.problem, model=tilted)
     x = problem.parts[0].x
     theta, iterations = _iterate(problem, x, power, weight)
-    return _result(
-        prepared, _weighted(problem, theta, x, power, weight), theta, iterations, power, weight
-    )
+    settled = _weighted(problem, theta, x, power, weight)
+    return _result(prepared, settled, theta, iterations, power, weight, groups)
+
+
+def _checked(log_weight: LogWeight, problem: Problem) -> LogWeight:
+    """A log-weight that returns one number per point at the start."""
+    found = log_weight(problem.model.unflatten(problem.model.start), problem.parts[0].x)
+    wanted = "log_weight must return one number per point, shape {}"
+    check_shape(found, (problem.num_points,), wanted, "sum over columns, not over points")
+    return log_weight
 
 
 def _refuse_missing(X: Any) -> None:
@@ -138,6 +148,8 @@ def _minimum(problem: Problem, power: float) -> Tensor:
         return minimise(problem).theta
     except SingularInformationError as error:
         count = 1 / float(problem.weights.square().sum())
+        if count > 10 * len(problem.model.names):
+            raise
         raise NotConvergedError(
             f"weights of power {power:g} must leave more points than the model has parameters "
             f"({len(problem.model.names)}), got weights with which {count:.2g} of "
@@ -153,16 +165,18 @@ def _result(
     iterations: int,
     power: float,
     weight: LogWeight,
+    groups: Tensor | None,
 ) -> FitResult:
     """The sandwich of ``sum_i w_i(theta) psi_i(theta) = 0``."""
     found = problem.derivatives(theta)
+    require_variation(problem, found)
     x, own = problem.parts[0].x, prepared.problem.model
     leaf = theta.detach().requires_grad_()
     (slopes,) = jacobian(_weights(own, leaf, x, power, weight), (leaf,))  # (N, P)
     bread = torch.linalg.inv(found.hessian + found.gradients.T @ slopes)
-    covariance = bread @ meat(found.gradients, problem.weights, None) @ bread.T
+    covariance = bread @ meat(found.gradients, problem.weights, groups) @ bread.T
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
     require_variance(problem, optimum)
-    chosen = (prepared.objective, None, prepared.seed, prepared.columns)
+    chosen = (prepared.objective, groups, prepared.seed, prepared.columns)
     return FitResult(Setting(own, problem, optimum, *chosen), covariance)

@@ -59,8 +59,8 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
         scale: divide columns by their standard deviations first. Results are in units of X.
         weight: h of generalised score matching for positive kinds: "log" for
             ``min(log(1 + x), cut)``, "x" for ``min(x, cut)``, "x^2" for ``min(x^2, cut)``; None is
-            "x^2" for "gamma" and "log" for the others. For "gamma" the first two find edges that
-            are not there if points are close to zero.
+            "log" for "truncated" and "x^2" for the others, whose score is infinite at zero: with
+            the first two eta has an infinite variance there, and "gamma" finds edges that are not.
         cut: of the weight, in standard deviations if scale is True.
         cv: number of folds of cross-validation.
         tol: change of entries of K, relative to the largest, at which a fit has converged.
@@ -175,7 +175,7 @@ class GraphicalModel(LogDensityMixin, ScoreEstimator):
     # The steps of a fit.
 
     def _weight(self) -> Weight:
-        default = "x^2" if self._kind.b == 0 else "log"
+        default = "x^2" if self._kind.b < 1 else "log"
         return Weight(default if self.weight is None else self.weight, self.cut)
 
     def _quadratic(self, z: Tensor) -> Quadratic:

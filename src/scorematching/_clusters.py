@@ -1,0 +1,74 @@
+"""Rows that depend on each other: clusters by their labels, and sums within them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def require_same_order(X: Any, values: Any, name: str) -> None:
+    """Refuse a column of pandas that has the index of X in another order.
+
+    Raises:
+        ValueError: if it does; values of the rows would be those of other rows.
+    """
+    if not hasattr(X, "iloc") or not hasattr(values, "iloc") or X.index.equals(values.index):
+        return
+    if len(X) == len(values) and Counter(X.index) == Counter(values.index):
+        raise ValueError(
+            f"{name} must have its rows in the order of those of X, got the same index in another "
+            f"order; use {name}.loc[X.index], or {name}.to_numpy() if it is in order all the same"
+        )
+
+
+def groups_of(cluster: Any, used: Tensor) -> Tensor | None:
+    """Clusters of rows as integers from 0; rows that are not used are in the first one.
+
+    Args:
+        cluster: labels ``(N,)``; None for independent rows.
+        used: rows that count, ``(N,)``.
+
+    Raises:
+        ValueError: if there is not one label per row, or there are fewer than two clusters.
+    """
+    if cluster is None:
+        return None
+    labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    if labels.shape != (len(used),):
+        raise ValueError(
+            f"cluster must hold one label per row of X, shape ({len(used)},), got {labels.shape}; "
+            "pass a column of labels"
+        )
+    names = labels.tolist()
+    if missing := sum(map(_is_missing, names)):
+        raise ValueError(
+            f"cluster must have a label for every row, got none in {missing} rows; give rows that "
+            "stand alone a label each"
+        )
+    places = {name: i for i, name in enumerate(dict.fromkeys(compress(names, used.tolist())))}
+    if len(places) < 2:
+        raise ValueError(
+            f"cluster must name at least two clusters, got {len(places)}; leave it out for "
+            "independent rows"
+        )
+    return torch.tensor([places.get(name, 0) for name in names])
+
+
+def _is_missing(name: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA."""
+    try:
+        return name is None or bool(name != name)
+    except TypeError:  # comparisons of NA are NA, which is no boolean
+        return True
+
+
+def square_of_sums(rows: Tensor, groups: Tensor) -> Tensor:
+    """``G / (G - 1) sum_g s_g s_g'`` with the sums of rows ``(N, P)`` in G clusters, ``(P, P)``."""
+    count = int(groups.max()) + 1
+    sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
+    return sums.T @ sums * count / (count - 1)
