@@ -205,6 +205,27 @@ def test_a_log_density_of_nan_with_a_finite_score_is_refused(objective: sm.Objec
     objective(lambda x: x[:, 0].log() + quadratic(x), positive)
 
 
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+@pytest.mark.parametrize(
+    "objective",
+    [*OBJECTIVES, sm.DenoisingScoreMatching(1e-3, control_variate=True), sm.CurvaturePropagation()],
+    ids=repr,
+)
+def test_points_that_a_log_density_excludes_are_refused(
+    objective: sm.Objective, route: str
+) -> None:
+    """The score beside an indicator is finite: such points had a loss of zero."""
+
+    def truncated(x: Tensor) -> Tensor:
+        return torch.where((x > 0).all(-1), quadratic(x), -torch.inf)
+
+    field = sm.LogDensityField(truncated, route=route)
+    with pytest.raises(ValueError, match=r"finite at the points, got infinity at \d+ of 40"):
+        objective(field, X)
+    objective(field, X.abs() + 0.1)
+    assert field.score(X)[(X < 0).any(1)].count_nonzero() == 0  # not compared with the points
+
+
 class ShiftedLog(nn.Module):
     """A log-density with ``log(x_1 + shift)``, NaN at some points if the shift is small."""
 

@@ -63,6 +63,16 @@ def test_a_model_that_counts_its_calls(objective: sm.Objective) -> None:
 
 
 @BY_CLASS
+def test_lazy_layers_need_points_first(objective: sm.Objective) -> None:
+    """They draw their weights at the first call, and were taken for random models."""
+    model = network(nn.LazyLinear(8))
+    with pytest.raises(ValueError, match=r"got lazy layers .* model\(x\)"):
+        objective(model, points())
+    model(points())
+    assert objective(model, points()).isfinite().all()
+
+
+@BY_CLASS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_refused(objective: sm.Objective, dtype: torch.dtype) -> None:
     """The losses were rounding errors, divided by the square of the step."""

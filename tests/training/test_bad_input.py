@@ -65,6 +65,10 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
         {"optimizer": torch.optim.Adam(density().parameters())},
         TypeError,
     ),
+    "the model must have weights of known sizes, got lazy layers": (
+        {"model": nn.Sequential(nn.LazyLinear(1), nn.Flatten(0))},
+        ValueError,
+    ),
     "data must have shape (N, *event), got (3,)": ({"data": torch.ones(3)}, ValueError),
     "data must be finite, got NaN or infinity": ({"data": points() / 0}, ValueError),
     "batch_size must be at most the number of points, 4, got 8": (

@@ -35,7 +35,7 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     if training:
         density, findings = model.is_log_density, model.findings
         findings.uses["score"] += 1
-        refuse_nan(model, x, findings, wait=is_due(findings.uses["score"]))
+        refuse_nan(model, x, findings, wait=is_due(findings.uses["score"]), supported=False)
         # Other answers are compared with differences, which show a score that is cut.
         require_smooth(model, x, order=0, what="score", differentiates=density, trained=True)
     return s
