@@ -38,7 +38,7 @@ from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, inner, project
 from scorematching.derivatives import double_backward, routes
 from scorematching.derivatives.evaluations import refuse_nan
-from scorematching.derivatives.memory import findings_of
+from scorematching.derivatives.memory import counted, findings_of
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.repeats import check_mode
 from scorematching.derivatives.trust import require_smooth
@@ -138,6 +138,7 @@ class Field(ABC):
         v = directions(v, x)
         check_positive(step, "step", "0.01 is a good start in float32")
         y = self.model.evaluate_to_subtract(x)
+        check_mode(self.model.call, x)
         order = int(torch.is_grad_enabled())
         require_smooth(self.model, x, order, what="curvature", differentiates=False)
         moved = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
@@ -155,12 +156,11 @@ class Field(ABC):
         """
         if not can_read_values(x):
             return
-        if x.is_cuda:
-            uses = findings_of(self.model.call, "steps").uses
-            uses[name] += 1
-            if not is_due(uses[name]):
-                return
-        check_spacing(x, sizes, name, most)
+        if not x.is_cuda:
+            return check_spacing(x, sizes, name, most)
+        with counted(findings_of(self.model.call, "steps").uses, name) as uses:
+            if is_due(uses):
+                check_spacing(x, sizes, name, most)
 
     def check_support(self, x: Tensor) -> None:
         """Refuse points of the last score at which the log-density is infinite."""

@@ -188,6 +188,26 @@ def test_denoising_needs_a_differentiable_score(is_cut: bool) -> None:
     assert float(gradient[0, 0]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 
+class Cube(nn.Module):
+    """A log-density whose curvature is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(DIM, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return quadratic(x) - DetachedCube.apply(x @ self.weight).square().sum(-1)
+
+
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+def test_a_refused_model_is_refused_again(route: str) -> None:
+    """Uses that ended in an error were counted, and the third one is not checked."""
+    field = sm.LogDensityField(Cube(), route=route)
+    for _ in range(5):
+        with pytest.raises(sm.WrongDerivativeError, match="by every route"):
+            sm.ScoreMatching()(field, X)
+
+
 OBJECTIVES = [
     sm.ScoreMatching(),
     sm.SlicedScoreMatchingVR(),
