@@ -41,7 +41,7 @@ from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.streams import Stream
 from scorematching.training.validation import Validation, make_validation, temporary_state
-from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
+from scorematching.training.weights import assign, check_state, evaluation_mode, is_finite, snapshot
 
 logger = logging.getLogger("scorematching.training")
 
@@ -100,6 +100,7 @@ def train(
     check_arguments(config, validation, validation_objective, callbacks, *run)
     ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
+    check_state(module_of(model), stored=folder is not None)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
     state = _make_state(losses, optimizer, batches)
