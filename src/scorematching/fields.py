@@ -163,7 +163,7 @@ class Field(ABC):
                 check_spacing(x, sizes, name, most)
 
     def check_support(self, x: Tensor) -> None:
-        """Refuse points of the last score at which the log-density is infinite."""
+        """Refuse points of the last score at which the log-density is minus infinity."""
         findings = self.model.findings
         refuse_nan(self.model, x, findings, wait=is_due(findings.uses["score"]))
 

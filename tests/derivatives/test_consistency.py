@@ -240,7 +240,7 @@ def test_points_that_a_log_density_excludes_are_refused(
         return torch.where((x > 0).all(-1), quadratic(x), -torch.inf)
 
     field = sm.LogDensityField(truncated, route=route)
-    with pytest.raises(ValueError, match=r"finite at the points, got infinity at \d+ of 40"):
+    with pytest.raises(ValueError, match=r"finite at the points, got minus infinity at \d+ of 40"):
         objective(field, X)
     objective(field, X.abs() + 0.1)
     assert field.score(X)[(X < 0).any(1)].count_nonzero() == 0  # not compared with the points

@@ -57,11 +57,11 @@ def _require_support(model: Model, x: Tensor, value: Tensor) -> None:
     """
     if value.dtype not in verification.TOLERANCES:
         return
-    bad = _where_score_is_finite(model, x, value.isinf())
+    bad = _where_score_is_finite(model, x, value.isneginf())
     if bool(bad.any()):
         raise ValueError(
-            f"the log-density must be finite at the points, got infinity at {int(bad.sum())} of "
-            f"{len(bad)}, whose scores are finite, so that their losses would mean nothing; drop "
+            f"the log-density must be finite at the points, got minus infinity at {int(bad.sum())} "
+            f"of {len(bad)}, whose scores are finite, so that their losses would mean nothing; drop "
             "points outside the support of the model, or give it a support that contains them "
             "(for a density on a domain pass domain= to the objective, without an indicator)"
         )
@@ -77,14 +77,14 @@ def _where_score_is_finite(model: Model, x: Tensor, bad: Tensor) -> Tensor:
 def refuse_nan(
     model: Model, x: Tensor, findings: Findings, wait: bool, supported: bool = True
 ) -> None:
-    """Refuse points where a log-density of the last evaluation is NaN or infinite.
+    """Refuse points where a log-density of the last evaluation is NaN or minus infinity.
 
     Args:
         model: the model.
         x: the points of that evaluation.
         findings: about the model.
         wait: whether to wait for a GPU.
-        supported: whether to refuse infinity; without, the value is kept for another call.
+        supported: whether to refuse minus infinity; without, the value is kept for another call.
     """
     value = findings.value
     if supported:
