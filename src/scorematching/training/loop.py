@@ -100,7 +100,6 @@ def train(
     check_arguments(config, validation, validation_objective, callbacks, *run)
     ranks = join(next(module_of(model).parameters()).device, config.parallel)
     source = source_of_noise(generator, ranks)
-    check_state(module_of(model), stored=folder is not None)
     losses = LossModule(model, objective, source, config.precision, touch=ranks.count > 1)
     batches = Batches(data, config, ranks, source, transform)
     state = _make_state(losses, optimizer, batches)
@@ -124,6 +123,7 @@ class _Run:
         self.state, self.config, self.ranks = state, state.config, state.ranks
         self.validation, self.callbacks = validation, callbacks
         self.folder = None if folder is None else Path(folder)
+        check_state(state.module, stored=folder is not None)
         self.good, self.saved = snapshot(state.module), -1
         self.log, self.interruption = Log(None), Interruption()
         static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last
