@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from scorematching._tracing import is_recording, is_transformed
 
@@ -80,6 +81,43 @@ def check_finite(x: Tensor, name: str) -> None:
         raise ValueError(
             f"{name} must be finite, got NaN or infinity in {bad} of {x.shape[0]} points; "
             f"drop them with {name}[{name}.isfinite().flatten(1).all(1)]"
+        )
+
+
+def check_initialised(weights: Iterable[Tensor]) -> None:
+    """Require that weights have a size: those of lazy layers have none before the first points."""
+    if any(map(is_lazy, weights)):
+        raise ValueError(
+            "the model must have weights of known sizes, got lazy layers that have not seen any "
+            "points; call the model once before, with torch.no_grad(): model(x)"
+        )
+
+
+def check_spacing(x: Tensor, sizes: Sequence[float], name: str, most: float) -> None:
+    """Require that numbers near x are close together beside what is added to them.
+
+    Half of the points decide, for each coordinate, so that one far out is no mistake.
+
+    Args:
+        x: points ``(N, *event)``.
+        sizes: of what is added, one or one for each coordinate.
+        name: of the argument that they come from.
+        most: the largest spacing that leaves enough digits, relative to the size.
+    """
+    x, eps = x.detach(), torch.finfo(x.dtype).eps
+    if eps * x.abs().max().item() <= most * min(sizes):  # the usual case
+        return
+    near = x.abs().flatten(1).sort(dim=0).values[(len(x) - 1) // 2].double()
+    spacing = eps * near.log2().floor().exp2()
+    size = torch.tensor(sizes, dtype=spacing.dtype, device=x.device).expand_as(spacing)
+    lost = spacing > most * size
+    if bool(lost.any()):
+        i = int(torch.where(lost, spacing / size, 0.0).argmax())
+        raise ValueError(
+            f"{name} must give steps of at least {float(spacing[i] / most):.2g}, got "
+            f"{float(size[i]):.2g}, which are lost in rounding where |x| is {float(near[i]):.3g} "
+            f"and {x.dtype} numbers are {float(spacing[i]):.2g} apart; centre the data, "
+            "x - x.mean(0), or use float64"
         )
 
 

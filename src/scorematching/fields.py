@@ -16,7 +16,7 @@ exponential family; for an ordinary log-density it is empty.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,20 +24,25 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import (
+    can_read_values,
     check_batch,
     check_choice,
     check_directions,
     check_log_density,
     check_points,
     check_positive,
+    check_spacing,
     check_vector,
 )
 from scorematching._directions import for_reading
 from scorematching._shapes import event_axes, inner, project
 from scorematching.derivatives import double_backward, routes
+from scorematching.derivatives.evaluations import refuse_nan
+from scorematching.derivatives.memory import counted, findings_of
 from scorematching.derivatives.model import Model
 from scorematching.derivatives.repeats import check_mode
 from scorematching.derivatives.trust import require_smooth
+from scorematching.derivatives.verification import is_due
 from scorematching.types import LogDensity, Vector
 
 
@@ -133,11 +138,34 @@ class Field(ABC):
         v = directions(v, x)
         check_positive(step, "step", "0.01 is a good start in float32")
         y = self.model.evaluate_to_subtract(x)
+        check_mode(self.model.call, x)
         order = int(torch.is_grad_enabled())
         require_smooth(self.model, x, order, what="curvature", differentiates=False)
         moved = on_copies(self.model.evaluate, torch.cat([x + step * v, x - step * v]))
         projected, curvature = self._differences(y, moved, v, step)
         return projected.movedim(0, -1), curvature.mean(0)
+
+    def check_steps(self, x: Tensor, sizes: Sequence[float], name: str, most: float) -> None:
+        """`check_spacing`; on a GPU, which it waits for, at the 1st, 2nd, 4th ... use.
+
+        Args:
+            x: points ``(N, *event)``.
+            sizes: of the steps away from them, one or one for each coordinate.
+            name: of the argument that sets them.
+            most: the largest spacing of numbers near x, relative to a step.
+        """
+        if not can_read_values(x):
+            return
+        if not x.is_cuda:
+            return check_spacing(x, sizes, name, most)
+        with counted(findings_of(self.model.call, "steps").uses, name) as uses:
+            if is_due(uses):
+                check_spacing(x, sizes, name, most)
+
+    def check_support(self, x: Tensor) -> None:
+        """Refuse points of the last score at which the log-density is minus infinity."""
+        findings = self.model.findings
+        refuse_nan(self.model, x, findings, wait=is_due(findings.uses["score"]))
 
     def given(self, *conditions: Any) -> Field:
         """The field of a model with further arguments, ``model(x, *conditions)``.

@@ -188,6 +188,26 @@ def test_denoising_needs_a_differentiable_score(is_cut: bool) -> None:
     assert float(gradient[0, 0]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 
+class Cube(nn.Module):
+    """A log-density whose curvature is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(DIM, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return quadratic(x) - DetachedCube.apply(x @ self.weight).square().sum(-1)
+
+
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+def test_a_refused_model_is_refused_again(route: str) -> None:
+    """Uses that ended in an error were counted, and the third one is not checked."""
+    field = sm.LogDensityField(Cube(), route=route)
+    for _ in range(5):
+        with pytest.raises(sm.WrongDerivativeError, match="by every route"):
+            sm.ScoreMatching()(field, X)
+
+
 OBJECTIVES = [
     sm.ScoreMatching(),
     sm.SlicedScoreMatchingVR(),
@@ -203,6 +223,27 @@ def test_a_log_density_of_nan_with_a_finite_score_is_refused(objective: sm.Objec
         objective(lambda x: x[:, 0].log() + quadratic(x), X)
     positive = X[X[:, 0] > 0.01]
     objective(lambda x: x[:, 0].log() + quadratic(x), positive)
+
+
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+@pytest.mark.parametrize(
+    "objective",
+    [*OBJECTIVES, sm.DenoisingScoreMatching(1e-3, control_variate=True), sm.CurvaturePropagation()],
+    ids=repr,
+)
+def test_points_that_a_log_density_excludes_are_refused(
+    objective: sm.Objective, route: str
+) -> None:
+    """The score beside an indicator is finite: such points had a loss of zero."""
+
+    def truncated(x: Tensor) -> Tensor:
+        return torch.where((x > 0).all(-1), quadratic(x), -torch.inf)
+
+    field = sm.LogDensityField(truncated, route=route)
+    with pytest.raises(ValueError, match=r"finite at the points, got minus infinity at \d+ of 40"):
+        objective(field, X)
+    objective(field, X.abs() + 0.1)
+    assert field.score(X)[(X < 0).any(1)].count_nonzero() == 0  # not compared with the points
 
 
 class ShiftedLog(nn.Module):

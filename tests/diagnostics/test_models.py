@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,49 @@ class Hidden(nn.Module):
 @pytest.fixture
 def x(generator: torch.Generator) -> Tensor:
     return torch.randn(3, 4, generator=generator)
+
+
+class Conjugate(torch.autograd.Function):
+    """The identity, with the conjugate of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return w.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].conj()
+
+
+class Waves(nn.Module):
+    """A log-density with complex weights, whose gradient may be wrong."""
+
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(4, 3, generator=generator, dtype=torch.cdouble))
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = Conjugate.apply(self.weight) if self.wrong else self.weight
+        z = x.to(torch.cdouble) @ w
+        return torch.tanh(z.real).sum(-1) - z.imag.square().sum(-1)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_check_model_takes_complex_weights(wrong: bool, x: Tensor) -> None:
+    field = sm.LogDensityField(Waves(wrong), route="reverse")
+    check = sm.check_model(field, x, sm.DenoisingScoreMatching(0.3), show=False)
+    assert check.passed is not wrong
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning")  # of copies, in torch
+def test_check_model_takes_scripted_modules(x: Tensor) -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten(0))
+    check = sm.check_model(torch.jit.script(net), x, sm.SlicedScoreMatchingVR(), show=False)
+    assert check.passed
+    assert "Linear" in str(check)
 
 
 def test_explain_lists_every_operation(x: Tensor) -> None:

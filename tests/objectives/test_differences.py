@@ -43,6 +43,29 @@ def test_batch_normalisation_in_training_mode(objective: sm.Objective) -> None:
         objective(model, points())
 
 
+class Centred(nn.Module):
+    """Couples the points of a batch, or returns other values at every call."""
+
+    def __init__(self, by_call: bool) -> None:
+        super().__init__()
+        self.layer, self.by_call, self.calls = nn.Linear(3, 8), by_call, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.layer(x * self.calls if self.by_call else x - x.mean(0))
+        return out
+
+
+@BY_CLASS
+@pytest.mark.parametrize("by_call", [True, False])
+def test_a_refused_model_is_refused_again(objective: sm.Objective, by_call: bool) -> None:
+    """`FiniteDifferenceSSM` refused the second kind once and the first never."""
+    model = network(Centred(by_call))
+    for _ in range(5):
+        with pytest.raises(ValueError, match=r"the same values at every call|treat every point"):
+            objective(model, points())
+
+
 class Counting(nn.Module):
     """A linear layer that counts its calls in a buffer, without an effect on its values."""
 
@@ -60,6 +83,16 @@ class Counting(nn.Module):
 @BY_CLASS
 def test_a_model_that_counts_its_calls(objective: sm.Objective) -> None:
     assert objective(network(Counting()), points()).isfinite().all()
+
+
+@BY_CLASS
+def test_lazy_layers_need_points_first(objective: sm.Objective) -> None:
+    """They draw their weights at the first call, and were taken for random models."""
+    model = network(nn.LazyLinear(8))
+    with pytest.raises(ValueError, match=r"got lazy layers .* model\(x\)"):
+        objective(model, points())
+    model(points())
+    assert objective(model, points()).isfinite().all()
 
 
 @BY_CLASS

@@ -7,11 +7,34 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import scorematching as sm
 from scorematching.training import TrainConfig, train
 from tests.training.problems import density, points, seeded
+
+
+class Held(nn.Module):
+    """A density that holds something else, too."""
+
+    def __init__(self, w: Tensor | None = None, extra: int | None = None) -> None:
+        super().__init__()
+        self.density, self.extra = density(), extra
+        if isinstance(w, nn.Parameter):
+            self.w = w
+        else:
+            self.register_buffer("w", w)
+
+    def get_extra_state(self) -> int | None:
+        return self.extra
+
+    def set_extra_state(self, state: int | None) -> None:
+        self.extra = state
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.density(x)
+        return found
+
 
 CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, ValueError, "one of steps and epochs must be given, got steps=None and epochs=None; try"),
@@ -63,6 +86,22 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     ),
     "optimizer must be called with parameters and lr=, got an optimiser that is made already": (
         {"optimizer": torch.optim.Adam(density().parameters())},
+        TypeError,
+    ),
+    "the model must have weights of known sizes, got lazy layers": (
+        {"model": nn.Sequential(nn.LazyLinear(1), nn.Flatten(0))},
+        ValueError,
+    ),
+    "a folder takes dense tensors, and complex ones in complex64, got torch.complex128 for w": (
+        {"model": Held(w=nn.Parameter(torch.ones(2, dtype=torch.complex128))), "folder": "run"},
+        ValueError,
+    ),
+    "a folder takes dense tensors, and complex ones in complex64, got torch.sparse_coo for w": (
+        {"model": Held(w=torch.eye(2).to_sparse()), "folder": "run"},
+        ValueError,
+    ),
+    "must hold tensors only, got int for _extra_state; keep it in an attribute": (
+        {"model": Held(extra=3)},
         TypeError,
     ),
     "data must have shape (N, *event), got (3,)": ({"data": torch.ones(3)}, ValueError),

@@ -22,6 +22,7 @@ from scorematching.training import (
     load_weights,
     train,
 )
+from scorematching.training.weights import is_finite
 from tests.tolerances import IDENTITY
 from tests.training.problems import (
     EVERYTHING,
@@ -473,3 +474,26 @@ def test_parts_need_the_loss_of_every_point(reduce: Any) -> None:
         train(model, loss, points(), TrainConfig(steps=1, batch_size=8, accumulate=2))
     with pytest.raises(ValueError, match="the objective must return the loss of every point"):
         train(model, loss, points(), config, validation=points())
+
+
+class Waves(nn.Module):
+    """A log-density all of whose weights are complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(2, dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.to(torch.complex128) @ self.weight
+        return -(z.real.square() + z.imag.square()).sum(-1)
+
+
+def test_complex_weights_are_trained_and_checked() -> None:
+    """No weight was looked at: an error of torch, or no error where weights were not finite."""
+    model = Waves()
+    config = TrainConfig(steps=20, batch_size=20, lr=0.1)
+    train(model, sm.ScoreMatching(), points(), config, generator=seeded(0))
+    assert float((model.weight.detach() - torch.eye(2)).abs().max()) > 0.1
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nan
+    assert not is_finite(model)

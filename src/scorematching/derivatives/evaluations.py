@@ -41,8 +41,7 @@ def require_values(model: Model, x: Tensor) -> None:
     value = value_at(model, x)
     if not model.is_log_density or not bool(value.isnan().any()):
         return
-    bad = value.reshape(len(x), -1).isnan().any(1)
-    bad &= score_of(model)(x).reshape(len(x), -1).isfinite().all(1)
+    bad = _where_score_is_finite(model, x, value.isnan())
     if bool(bad.any()):  # elsewhere the loss is NaN, too
         raise ValueError(
             f"the log-density must be a number where its score is one, got NaN at "
@@ -51,22 +50,55 @@ def require_values(model: Model, x: Tensor) -> None:
         )
 
 
-def refuse_nan(model: Model, x: Tensor, findings: Findings, wait: bool) -> None:
-    """`require_values`, if a log-density of the last evaluation is NaN.
+def _require_support(model: Model, x: Tensor, value: Tensor) -> None:
+    """Refuse points that a log-density excludes, if its score is finite there.
+
+    Half precision overflows, where scores may be right.
+    """
+    if value.dtype not in verification.TOLERANCES or not bool(value.isneginf().any()):
+        return
+    bad = _where_score_is_finite(model, x, value.isneginf())
+    if bool(bad.any()):
+        raise ValueError(
+            f"the log-density must be finite at the points, got minus infinity at {int(bad.sum())} "
+            f"of {len(bad)}, with finite scores, so that their losses would mean nothing; drop "
+            "points outside the support of the model, or give it a support that contains them "
+            "(for a density on a domain pass domain= to the objective, without an indicator)"
+        )
+
+
+def _where_score_is_finite(model: Model, x: Tensor, bad: Tensor) -> Tensor:
+    """The points with a bad value, ``(N, *F)``, and a finite score: ``(N,)``."""
+    return bad.reshape(len(x), -1).any(1) & (
+        score_of(model)(x).reshape(len(x), -1).isfinite().all(1)
+    )
+
+
+def refuse_nan(
+    model: Model, x: Tensor, findings: Findings, wait: bool, supported: bool = True
+) -> None:
+    """Refuse points where a log-density of the last evaluation is NaN or minus infinity.
 
     Args:
         model: the model.
         x: the points of that evaluation.
         findings: about the model.
         wait: whether to wait for a GPU.
+        supported: whether to refuse minus infinity; without, the value is kept for another call.
     """
-    value, findings.value = findings.value, None
+    value = findings.value
+    if supported:
+        findings.value = None
     if value is None or not model.check_smoothness or (value.is_cuda and not wait):
         return
     if not can_read_values(x):  # the value is left from a check
         return
-    if math.isnan(value.sum().item()):  # quicker than a test of each
+    if math.isfinite(value.sum().item()):  # quicker than a test of each
+        return
+    if bool(value.isnan().any()):
         require_values(model, x)
+    if supported:
+        _require_support(model, x, value)
 
 
 def require_finite(model: Model, score: Tensor, x: Tensor) -> None:

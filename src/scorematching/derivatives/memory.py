@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType
 from typing import Any
@@ -66,6 +67,20 @@ class Findings:
     def operations(self) -> Counter[tuple[str, str]]:
         """How often the last complete trace met each operation, by name and kind."""
         return Counter(self.met)
+
+
+@contextmanager
+def counted(uses: Counter[str], name: str) -> Iterator[int]:
+    """The number of a use; one that ends in an error does not count, so that it is checked again.
+
+    Checks are made at some uses only: a model that was refused would pass at the next one.
+    """
+    uses[name] += 1
+    try:
+        yield uses[name]
+    except BaseException:
+        uses[name] -= 1
+        raise
 
 
 class Layers:

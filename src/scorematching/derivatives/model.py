@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from scorematching._checks import can_read_values
+from scorematching._checks import can_read_values, check_initialised
 from scorematching.derivatives import double_backward, memory, verification
 from scorematching.derivatives.engine.pairing import run
 from scorematching.derivatives.engine.tape import Tape
@@ -148,6 +148,7 @@ class Model:
             RandomModelError: if the model is another one at the next call.
             ValueError: if it is evaluated in half precision, of which a difference has no digits.
         """
+        check_initialised(verification.parameters_of(self.call))
         before = _versions(self.call)
         y = self.evaluate_to_compare(x)
         changed = _versions(self.call) != before

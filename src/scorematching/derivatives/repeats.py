@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
-from scorematching.derivatives.memory import findings_of, owner_of
+from scorematching.derivatives.memory import counted, findings_of, owner_of
 from scorematching.derivatives.notices import other_values
 
 _FEW = 8
@@ -65,10 +65,9 @@ def check_mode(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
     owner = owner_of(model)
     if not isinstance(owner, nn.Module) or not owner.training or not can_read_values(x):
         return
-    uses = findings_of(model, "mode").uses
-    uses["repeats"] += 1
-    if verification.is_due(uses["repeats"]):
-        check_repeats(model, x)
+    with counted(findings_of(model, "mode").uses, "repeats") as uses:
+        if verification.is_due(uses):
+            check_repeats(model, x)
 
 
 def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:

@@ -22,6 +22,7 @@ from scorematching.derivatives.engine.pairing import LostBatchAxis, Pairing, Tan
 from scorematching.derivatives.engine.tape import Tape
 from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.evaluations import refuse_nan
+from scorematching.derivatives.memory import counted
 from scorematching.derivatives.model import Model, Pair, Question
 from scorematching.derivatives.trust import answer, require_smooth
 from scorematching.derivatives.verification import is_due
@@ -34,10 +35,10 @@ def score(model: Model, x: Tensor, training: bool) -> Tensor:
     s = model.score(x) if model.is_log_density else model.evaluate(x)
     if training:
         density, findings = model.is_log_density, model.findings
-        findings.uses["score"] += 1
-        refuse_nan(model, x, findings, wait=is_due(findings.uses["score"]))
-        # Other answers are compared with differences, which show a score that is cut.
-        require_smooth(model, x, order=0, what="score", differentiates=density, trained=True)
+        with counted(findings.uses, "score") as uses:
+            refuse_nan(model, x, findings, wait=is_due(uses), supported=False)
+            # Other answers are compared with differences, which show a score that is cut.
+            require_smooth(model, x, order=0, what="score", differentiates=density, trained=True)
     return s
 
 
@@ -188,7 +189,7 @@ def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) 
             f"got {error}; use SlicedScoreMatchingVR, which takes any model"
         ) from error
     findings = model.findings
-    findings.uses["sweep"] += 1
-    refuse_nan(model, x, findings, wait=is_due(findings.uses["sweep"]))
-    require_smooth(model, x, order=int(training), what="curvature")
+    with counted(findings.uses, "sweep") as uses:
+        refuse_nan(model, x, findings, wait=is_due(uses))
+        require_smooth(model, x, order=int(training), what="curvature")
     return result

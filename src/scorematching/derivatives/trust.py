@@ -26,7 +26,7 @@ from scorematching.derivatives.evaluations import (
     score_of,
     value_at,
 )
-from scorematching.derivatives.memory import Findings
+from scorematching.derivatives.memory import Findings, counted
 from scorematching.derivatives.model import Model, Pair, Question, RandomModelError, Way
 from scorematching.derivatives.notices import describe, exceptional_points, warn
 from scorematching.derivatives.ops.registry import has_kink
@@ -47,11 +47,23 @@ def answer(
     is put back before the graph of the answer is built. Later ones take the answer itself.
     ``verified=False`` leaves them to other questions.
     """
+    with counted(model.findings.uses, question.name) as uses:
+        return _answer(model, question, x, training, arguments, verified, uses)
+
+
+def _answer(
+    model: Model,
+    question: Question,
+    x: Tensor,
+    training: bool,
+    arguments: tuple[Any, ...],
+    verified: bool,
+    uses: int,
+) -> Pair:
+    """The answer at a use, of which `answer` counts the number."""
     findings = model.findings
     before = findings.met
-    findings.uses[question.name] += 1
     require_smooth(model, x, order=int(training), what="curvature")
-    uses = findings.uses[question.name]
     due = verified and _is_checked(model) and verification.is_due(uses) and can_read_values(x)
     after = due and uses > 2 and _can_be_confirmed(model, question, findings)
     if due and not after:
@@ -165,11 +177,12 @@ def require_smooth(
 def _measure(model: Model, x: Tensor, findings: Findings) -> None:
     """Measure smoothness at points, and remember it."""
     require_values(model, x)
-    findings.smoothness = smoothness.measure(model.call, x.detach(), model.kind)
+    measured = smoothness.measure(model.call, x.detach(), model.kind)
+    if measured.cut:
+        few_points(model, x, findings)  # raises where the points of a batch are coupled
+    findings.smoothness = measured
     findings.measured_points = len(x)
     findings.layers.keep(model.call)
-    if findings.smoothness.cut:
-        few_points(model, x, findings)  # raises where the points of a batch are coupled
 
 
 def _measures_again(model: Model, findings: Findings, points: int) -> bool:

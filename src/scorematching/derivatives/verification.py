@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scorematching._checks import check_initialised
 from scorematching._shapes import event_axes, inner
 from scorematching.derivatives.memory import owner_of
 from scorematching.derivatives.smoothness.probe import Probe
@@ -357,6 +358,7 @@ def undone(call: Any, x: Tensor) -> Iterator[None]:
     Two such regions in a row begin alike, so that a random model repeats itself.
     """
     buffers = buffers_of(call)
+    check_initialised(buffers)
     kept = [b.data for b in buffers]
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         try:
@@ -370,8 +372,17 @@ def undone(call: Any, x: Tensor) -> Iterator[None]:
 
 def buffers_of(call: Any) -> list[Tensor]:
     """The buffers of a module, or of the module that a function, method or partial holds."""
+    return _held_by(call, torch.nn.Module.buffers)
+
+
+def parameters_of(call: Any) -> list[Tensor]:
+    """The parameters of a module, or of the module that a function, method or partial holds."""
+    return _held_by(call, torch.nn.Module.parameters)
+
+
+def _held_by(call: Any, kind: Callable[[torch.nn.Module], Iterator[Tensor]]) -> list[Tensor]:
     module = owner_of(call)
     try:
-        return list(module.buffers()) if isinstance(module, torch.nn.Module) else []
+        return list(kind(module)) if isinstance(module, torch.nn.Module) else []
     except TypeError:  # a module without a hash, such as a dataclass
         return []

@@ -157,17 +157,23 @@ def _parameter_errors(
     if not named or not loss.requires_grad:
         return
     gradients = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-    sizes = [float(p.detach().square().mean()) ** 0.5 or 1.0 for _, p in named]
+    sizes = [float(p.detach().abs().square().mean()) ** 0.5 or 1.0 for _, p in named]
     scale = sum(
-        float(g.square().sum()) * size**2 for g, size in zip(gradients, sizes) if g is not None
+        float(g.abs().square().sum()) * size**2
+        for g, size in zip(gradients, sizes)
+        if g is not None
     )
+    layers = dict(module.named_modules(remove_duplicate=False))
     for (name, p), g, size in zip(named, gradients, sizes):
         d = size * torch.randn(p.shape, generator=generator, dtype=p.dtype)
         near, rough = best_difference(partial(_moved_loss, objective, field, x, noise, p, d))
-        exact = 0.0 if g is None else float((g * d).sum())
+        exact = 0.0 if g is None else float((g.conj() * d).sum().real)
         beyond = max(abs(exact - float(near)) - 10 * float(rough), 0.0)
-        layer = type(module.get_submodule(name.rpartition(".")[0])).__name__
-        yield layer, beyond / (abs(float(near)) + scale**0.5 + 1e-300)
+        layer = layers[name.rpartition(".")[0]]
+        yield (
+            getattr(layer, "original_name", type(layer).__name__),
+            beyond / (abs(float(near)) + scale**0.5 + 1e-300),
+        )
 
 
 def _moved_loss(

@@ -48,5 +48,8 @@ class NoiseContrastive(Sliced):
     def loss(self, field: Field, x: Tensor, noise: Tensor) -> Tensor:
         """The loss of every point, ``(N,)``."""
         density = require_log_density(field, self)
-        u = self.eps / dimension(x) ** 0.5 * directions(noise, x)
-        return -2 * logsigmoid(density.contrast(x, torch.cat([-u, u]))).mean(0)
+        step = self.eps / dimension(x) ** 0.5
+        u = step * directions(noise, x)
+        contrast = density.contrast(x, torch.cat([-u, u]))
+        field.check_steps(x, (step,), "eps", most=0.1)  # the square of a step is off by up to 10 %
+        return -2 * logsigmoid(contrast).mean(0)

@@ -46,5 +46,7 @@ class FiniteDifferenceSSM(Sliced):
 
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: projected scores over sqrt(M), ``(N, *F, M)``; second: curvature along v."""
-        projected, curvature = field.slice_by_differences(x, noise, self.eps / dimension(x) ** 0.5)
+        step = self.eps / dimension(x) ** 0.5
+        projected, curvature = field.slice_by_differences(x, noise, step)
+        field.check_steps(x, (step,), "eps", most=0.1)  # the square of a step is off by up to 10 %
         return Terms(projected / projected.shape[-1] ** 0.5, curvature)

@@ -41,7 +41,7 @@ from scorematching.training.state import TrainState
 from scorematching.training.step import Gradients, Step
 from scorematching.training.streams import Stream
 from scorematching.training.validation import Validation, make_validation, temporary_state
-from scorematching.training.weights import assign, evaluation_mode, is_finite, snapshot
+from scorematching.training.weights import assign, check_state, evaluation_mode, is_finite, snapshot
 
 logger = logging.getLogger("scorematching.training")
 
@@ -123,6 +123,7 @@ class _Run:
         self.state, self.config, self.ranks = state, state.config, state.ranks
         self.validation, self.callbacks = validation, callbacks
         self.folder = None if folder is None else Path(folder)
+        check_state(state.module, stored=folder is not None)
         self.good, self.saved = snapshot(state.module), -1
         self.log, self.interruption = Log(None), Interruption()
         static = isinstance(state.batches.data, Tensor | Stream) and self.config.drop_last

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from scorematching._checks import check_type
+from scorematching._checks import check_initialised, check_type
 from scorematching.fields import Field
 from scorematching.objectives import Objective
 from scorematching.objectives.layerwise import SignTape
@@ -168,6 +168,7 @@ def module_of(model: Any) -> nn.Module:
             "network takes more than x, train the network with an objective of your own: "
             "lambda net, batch, generator: ..."
         )
+    check_initialised([*module.parameters(), *module.buffers()])
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError(
             f"the model must have parameters to train, got {type(module).__name__} with none; "

@@ -13,6 +13,29 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
+def check_state(module: nn.Module, stored: bool) -> None:
+    """Require a state of tensors, of kinds that files of a run can hold if it is ``stored``.
+
+    Raises:
+        TypeError: names the entry of the state dict that is something else.
+        ValueError: names the tensor that no file can hold, before the first step is taken.
+    """
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the state_dict of the model must hold tensors only, got {type(value).__name__} "
+                f"for {name}; keep it in an attribute, or as a tensor in a buffer, in place of "
+                "get_extra_state"
+            )
+        if stored and (value.layout != torch.strided or value.dtype == torch.complex128):
+            kind = value.dtype if value.layout == torch.strided else value.layout
+            raise ValueError(
+                f"a folder takes dense tensors, and complex ones in complex64, got {kind} for "
+                f"{name}; register a constant with persistent=False, keep a complex parameter as "
+                "torch.view_as_real of it, or train without folder="
+            )
+
+
 def split_state(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Weights and buffers split like those of a module."""
     own = module.state_dict()
@@ -28,7 +51,7 @@ def is_finite(module: nn.Module) -> bool:
     found = [
         local(value).isfinite().all() if name in weights else ~local(value).isnan().any()
         for name, value in module.state_dict().items()
-        if value.is_floating_point()
+        if value.is_floating_point() or value.is_complex()
     ]
     return bool(torch.stack(found).all())
 
