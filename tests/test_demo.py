@@ -44,6 +44,7 @@ def example() -> ModuleType:
     return load_example("redwine")
 
 
+@pytest.mark.filterwarnings("ignore:.*because the time limit of 1e-06 s was over")
 def test_example_saves_what_it_fits(
     example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from reproduction.run import Request, reproduce
 from tests.reproduction.toy import TOY
 
 DOCS = Path(__file__).parents[2] / "docs" / "reproduction"
+COMMITTED = [path.parent.name for path in DOCS.glob("*/results.json")]
 
 
 def test_the_committed_page_is_made_of_committed_numbers() -> None:
@@ -21,11 +22,12 @@ def test_the_committed_page_is_made_of_committed_numbers() -> None:
     page = make_page(EXPERIMENTS, DOCS)
     assert page.encode() == (DOCS / "README.md").read_bytes()
     assert not PLACE.search(page)
-    assert all(f"]({name}/report.md)" in page for name in EXPERIMENTS)
+    assert len(COMMITTED) > 6 and set(COMMITTED) <= set(EXPERIMENTS)
+    assert all(f"]({name}/report.md)" in page for name in COMMITTED)
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
-    for name in EXPERIMENTS:
+    for name in COMMITTED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_bytes((DOCS / name / "results.json").read_bytes())
     assert main(["page", "--docs", str(tmp_path)]) == 0

@@ -156,7 +156,7 @@ def test_rows_and_columns_can_be_chosen(runs: list) -> None:
     assert all(line.startswith("| stable/") for line in lines[2:])
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCS.glob("*/results.json")))
 def test_committed_reports_are_made_of_committed_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
