@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -121,23 +122,50 @@ def report_of(folders: Folders, out: ReportOut = None, unfinished: Unfinished = 
     _show_report(experiment, ordered, target)
 
 
+Limit = Annotated[
+    float | None,
+    typer.Option(min=0, help="Time after which runs are interrupted; default: no limit."),
+]
+
+
 @app.command("queue", epilog="Example: python -m reproduction queue tonight.toml --seconds 3600")
 def queue_of(
     file: Annotated[Path, typer.Argument(help="A list of runs; see reproduction/queue.py.")],
-    seconds: Annotated[float, typer.Option(min=0, help="Time after which runs are interrupted.")],
+    seconds: Limit = None,
     smoke: Smoke = False,
     out: Out = Path("runs"),
     num_workers: Workers = 1,
     device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
-    """Do runs of several experiments in order, until the time is up."""
-    end = time.time() + seconds
+    """Do runs of several experiments in order, and write a report of each at the end."""
+    end = math.inf if seconds is None else time.time() + seconds
     request = run.Request(smoke=smoke, out=out, device=device, data_dir=data_dir)
-    items = queue.plan_queue(queue.read_queue(file), EXPERIMENTS, request, end)
+    entries = queue.read_queue(file)
+    items = queue.plan_queue(entries, EXPERIMENTS, request, end)
     check_writable(out, "--out", folder=True)
     typer.echo(f"{len(items)} runs to do")
-    queue.run_queue(items, num_workers, end, typer.echo)
+    folders = {e.experiment: request.folder(EXPERIMENTS[e.experiment]) for e in entries}
+    try:
+        complete = queue.run_queue(items, num_workers, end, typer.echo)
+    except RuntimeError:  # some runs failed, such as those for a GPU where there is none
+        _show_reports(folders)
+        raise
+    if complete:
+        _show_reports(folders)
+
+
+@app.command("all", epilog="Example: python -m reproduction all --data-dir ~/data")
+def all_of(
+    seconds: Limit = None,
+    smoke: Smoke = False,
+    out: Out = Path("runs"),
+    num_workers: Workers = 1,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Do all runs of the paper's tables and figures with their seeds, and write the reports."""
+    queue_of(queue.ALL, seconds, smoke, out, num_workers, device, data_dir)
 
 
 @app.command("page", epilog="Example: python -m reproduction page")
@@ -154,6 +182,12 @@ def _show_report(experiment: Experiment, runs: Sequence[Run], folder: Path) -> N
     for line in experiment.notes(runs) if experiment.notes else []:
         typer.echo(f"- {line}")
     typer.echo("written: " + ", ".join(map(str, files)))
+
+
+def _show_reports(folders: Mapping[str, Path]) -> None:
+    for name, folder in folders.items():
+        if runs := run.read_all(folder):
+            _show_report(EXPERIMENTS[name], runs, folder)
 
 
 def _read_settings(pairs: list[str], epochs: int | None) -> dict[str, str]:

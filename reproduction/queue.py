@@ -16,6 +16,7 @@ on when the same list is given again.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 import tomllib
@@ -30,6 +31,9 @@ from reproduction.experiment import Experiment, Run
 from reproduction.run import RUN, Request, Task, do, finished, plan
 from reproduction.seeds import read_seeds
 from reproduction.workers import in_processes
+
+ALL = Path(__file__).with_name("all.toml")
+"""The runs of all reports, with their seeds."""
 
 KEYS = ("experiment", "only", "seeds", "seconds", "set")
 
@@ -107,7 +111,7 @@ def plan_queue(
         entries: the list.
         experiments: by name.
         request: folder, device and data; its seeds, patterns and settings are not used.
-        end: when the time is up, by `time.time`.
+        end: when the time is up, by `time.time`; infinite for no limit.
 
     Raises:
         ValueError: if an entry names an unknown experiment, variant or setting.
@@ -142,7 +146,7 @@ def run_queue(
     Args:
         items: what to do.
         workers: number of processes.
-        end: when the time is up, by `time.time`.
+        end: when the time is up, by `time.time`; infinite for no limit.
         say: takes a line about every run that ended.
 
     Returns:
@@ -159,9 +163,7 @@ def run_queue(
                 if isinstance(outcome, Exception):
                     failures[f"{name}: {type(outcome).__name__}: {outcome}"] = outcome
                 done += isinstance(outcome, Run)
-                say(
-                    f"{name}: {_ended(outcome)}; {left} in the list, {end - time.time():.0f} s left"
-                )
+                say(f"{name}: {_ended(outcome)}; {left} in the list{_time_left(end)}")
     except KeyboardInterrupt:
         say(f"time is up; {left} runs of the list are not done")
     if failures:
@@ -177,6 +179,10 @@ def _ended(outcome: Run | Exception | None) -> str:
     if isinstance(outcome, Run):
         return f"{outcome.seconds:.0f} s"
     return "not begun" if outcome is None else f"{type(outcome).__name__}: {outcome}"
+
+
+def _time_left(end: float) -> str:
+    return "" if math.isinf(end) else f", {end - time.time():.0f} s left"
 
 
 def pack(folder: Path, archive: Path, largest: int = 16 << 20) -> list[Path]:
@@ -221,6 +227,9 @@ def do_in_time(item: Item) -> Run | None:
 @contextmanager
 def _interrupted_at(end: float) -> Iterator[None]:
     """Raise `KeyboardInterrupt` in this thread, the main one, when the time is up."""
+    if math.isinf(end):
+        yield
+        return
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, max(1e-3, end - time.time()))
     try:

@@ -12,7 +12,7 @@ from scorematching.training.lock import locked
 
 
 def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (*EXPERIMENTS, "report"):
+    for command in (*EXPERIMENTS, "report", "queue", "all", "page"):
         assert cli.main([command, "--help"]) == 0
         assert f"python -m reproduction {command}" in capsys.readouterr().out
 

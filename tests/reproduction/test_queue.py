@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -10,12 +11,15 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import torch
 
-from reproduction import EXPERIMENTS
-from reproduction.queue import Entry, pack, plan_queue, read_queue, run_queue
+from reproduction import EXPERIMENTS, cli
+from reproduction.queue import ALL, Entry, pack, plan_queue, read_queue, run_queue
 from reproduction.run import Request, read_all
 from scorematching.training import read_log
 from tests.reproduction.toy import TOY
+
+REPOSITORY = Path(__file__).parents[2]
 
 LIST = """
 [[runs]]
@@ -63,6 +67,31 @@ def test_runs_are_done_once_and_in_time(tmp_path: Path) -> None:
     assert [(run.variant, run.seed) for run in read_all(tmp_path)] == [("high/more", 1)]
     assert sum("not begun" in line for line in lines) == 3
     assert len(planned(tmp_path, 100, text)) == 4  # all but the one that is done
+
+
+def test_one_list_has_every_run_of_the_reports(tmp_path: Path) -> None:
+    items = plan_queue(read_queue(ALL), EXPERIMENTS, Request(out=tmp_path, device="cpu"), math.inf)
+    planned = {(i.task.experiment.name, i.task.job.variant, i.task.job.seed) for i in items}
+    reports = sorted((REPOSITORY / "docs" / "reproduction").glob("*/results.json"))
+    found = {(r.experiment, r.variant, r.seed) for path in reports for r in read_all(path)}
+    assert reports and not found - planned
+
+
+def test_reports_are_written_also_if_runs_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second entry needs a GPU."""
+    file = tmp_path / "list.toml"
+    file.write_text(
+        '[[runs]]\nexperiment = "theory-nce"\nonly = ["shift 1.0"]\n'
+        '[[runs]]\nexperiment = "figure-scaling"\nonly = ["cuda"]\n'
+    )
+    arguments = ["queue", str(file), "--smoke", "--out", str(tmp_path), "--device", "cpu"]
+    status = cli.main(arguments)
+    said = capsys.readouterr()
+    assert (status == 0) == torch.cuda.is_available()
+    assert "theory-nce shift 1.0 seed 0" in said.out and "1 in the list\n" in said.out
+    assert (tmp_path / "theory-nce-smoke" / "report.md").exists()
 
 
 def steps(folder: Path, event: str) -> list[int]:
