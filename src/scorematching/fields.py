@@ -177,10 +177,12 @@ class Field(ABC):
             A field of the same kind, with the same options.
         """
         call, options = self.model.call, self.model
+        axes = {"feature_axes": self.feature_axes} if isinstance(self, LogDensityField) else {}
         return type(self)(  # type: ignore[call-arg]
             lambda x: call(x, *conditions),
             check_smoothness=options.check_smoothness,
             route=options.route,
+            **axes,
         )
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

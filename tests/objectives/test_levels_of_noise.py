@@ -136,6 +136,32 @@ def test_ladders_take_log_densities_too() -> None:
     torch.testing.assert_close(*losses)
 
 
+def test_features_on_a_ladder_have_their_own_terms() -> None:
+    """As many features as points: weights of points would pass as those of features."""
+    x = draw((3, 2))
+
+    def features(x: Tensor, sigma: Tensor) -> Tensor:
+        quadratic = -0.5 * (x.square() / (1 + sigma.square())).sum(-1)
+        return torch.stack([quadratic, 2 * quadratic, x.sin().sum(-1)], 1)
+
+    objective = sm.DenoisingScoreMatching(sm.NoiseLadder((1.0, 0.1)))
+    noise = objective.draw(x, torch.Generator().manual_seed(1))
+    assert len(noise.level.unique()) == 2
+    first, second = objective.terms(sm.LogDensityField(features), x, noise)
+    for i in range(3):
+        one = sm.LogDensityField(lambda x, sigma, i=i: features(x, sigma)[:, i])
+        alone = objective.terms(one, x, noise)
+        torch.testing.assert_close(first[:, i], alone.first)
+        torch.testing.assert_close(second[:, i], alone.second)
+
+
+def test_a_score_network_on_a_ladder_is_wrapped() -> None:
+    network = sm.models.ScoreNetwork(3, (8,), context_dim=1).double()
+    objective = sm.DenoisingScoreMatching(sm.NoiseLadder((1.0, 0.1)))
+    with pytest.raises(ValueError, match=r"wrap a score network in VectorField"):
+        objective(network, draw((5, 3)))
+
+
 # Local curvature smoothing.
 
 

@@ -166,7 +166,8 @@ class DenoisingScoreMatching(Objective):
         )
         sigma = levels.reshape(-1, *[1] * event_axes(x))
         first, second = self._terms(field.given(sigma), x, noise.eps, sigma)
-        return Terms(first * weights.sqrt()[:, None], second * weights)
+        weights = weights.reshape(-1, *[1] * (second.ndim - 1))  # features have axes of their own
+        return Terms(first * weights.sqrt()[..., None], second * weights)
 
 
 def _positive_numbers(values: Any, name: str, advice: str) -> tuple[float, ...]:
