@@ -189,6 +189,15 @@ def test_score_networks_have_the_same_losses(name: str) -> None:
     torch.testing.assert_close(loss(network, x), loss(log_density, x), rtol=ROUTES, atol=ROUTES)
 
 
+@pytest.mark.parametrize("name", ["box", "simplex"])
+def test_conditions_reach_the_model(name: str) -> None:
+    domain, x, _ = CASES[name]
+    free = sm.LogDensityField(lambda x, c: c[0] * log_density(x))  # type: ignore[arg-type]
+    fixed = sm.LogDensityField(lambda x: 3.0 * log_density(x))
+    found = domain.wrap(free).given(torch.full((1,), 3.0)).score(x)
+    torch.testing.assert_close(found, domain.wrap(fixed).score(x))
+
+
 @pytest.mark.parametrize("name", ["box", "sphere", "simplex"])
 def test_how_a_density_continues_off_the_sphere_does_not_matter(name: str) -> None:
     domain, x, _ = CASES[name]

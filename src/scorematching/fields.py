@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,14 +178,9 @@ class Field(ABC):
         Returns:
             A field of the same kind, with the same options.
         """
-        call, options = self.model.call, self.model
-        axes = {"feature_axes": self.feature_axes} if isinstance(self, LogDensityField) else {}
-        return type(self)(  # type: ignore[call-arg]
-            lambda x: call(x, *conditions),
-            check_smoothness=options.check_smoothness,
-            route=options.route,
-            **axes,
-        )
+        call, field = self.model.call, copy(self)
+        field.model = replace(self.model, call=lambda x: call(x, *conditions))
+        return field
 
     def slice(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The score along each direction, and ``v' (ds/dx) v`` averaged over them.

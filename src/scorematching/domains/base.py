@@ -137,6 +137,10 @@ class DomainField(Field):
     def __repr__(self) -> str:
         return f"DomainField({self.base}, {self.domain})"
 
+    def given(self, *conditions: Any) -> Field:
+        """The field of a model with further arguments, on the same domain."""
+        return DomainField(self.base.given(*conditions), self.domain)
+
     def score(self, x: Tensor) -> Tensor:
         """The weighted score ``W s``, ``(N, *F, *event)``."""
         self._check(x)

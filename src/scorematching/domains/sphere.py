@@ -183,6 +183,10 @@ class SquareRootField(Field):
         self.base = base
         self.model = base.model
 
+    def given(self, *conditions: Any) -> Field:
+        """The field of a model with further arguments."""
+        return SquareRootField(self.base.given(*conditions))
+
     def score(self, x: Tensor) -> Tensor:
         """``2 z s + 1 / z``, ``(N, *event)``."""
         return self._pull_back(x, self.base.score(x))
