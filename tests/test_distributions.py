@@ -388,6 +388,8 @@ def test_float32_is_kept_and_agrees(p: Distribution, generator: torch.Generator)
     assert p.dtype == F64
     assert_close(single(x)[:, None].double(), p(x.double())[:, None], FLOAT32)
     assert_close(single.score(x).double(), p.score(x.double()), FLOAT32)
+    for moved in (p.to(torch.float32), p.to("cpu", torch.float32)):  # as tensors take it
+        assert torch.equal(moved(x), single(x))
 
 
 def test_numbers_take_the_dtype_of_the_tensors_beside_them() -> None:

@@ -84,7 +84,9 @@ class Distribution(ABC):
             return self._sample(n, generator)
 
     def to(
-        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Self:
         """Copy on another device or in another precision.
 
@@ -92,9 +94,11 @@ class Distribution(ABC):
         and samples still belong to the same distribution.
 
         Args:
-            device: where to; None leaves it.
+            device: where to; None leaves it. A dtype may stand alone, as for tensors.
             dtype: floating-point type; None leaves it.
         """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be floating-point, got {dtype}; use torch.float64")
         moved = copy.copy(self)

@@ -91,7 +91,7 @@ def parametric(model: Any, start: Any) -> Parametric:
 
 
 def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
-    own = copy.deepcopy(module).double()
+    own = copy.deepcopy(module).cpu().double()
     values = {n: p.detach().clone() for n, p in own.named_parameters() if p.requires_grad}
     if not values:
         raise ValueError(
