@@ -10,7 +10,8 @@ score given the image  as the implicit encoder, z in place of eps
 score                  the same on the channel of z alone
 =====================  ==================================================================
 
-All kernels are 5 x 5 with stride 2 and padding 2, and m = 64. ReLU follows every layer but the
+All kernels are 5 x 5 with stride 2 and padding 2, and m = 64; those of images are computed by
+blocks (`blocks`). ReLU follows every layer but the
 last, with these exceptions:
 
 * Score networks have softplus. The published table has ReLU, the released program softplus; only
@@ -33,8 +34,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from reproduction.autoencoders.blocks import BlockConv, BlockConvTranspose, convolve
 from scorematching._checks import check_count
 from scorematching.distributions.observations import NormalPixels
 from scorematching.models import VAE, WAE, ImplicitVAE
@@ -92,16 +93,19 @@ class ConditionalConv(nn.Module):
     def forward(self, z: Tensor, x: Tensor | None = None) -> Tensor:
         """The output, ``z: (N, *M, C), x: (N, channels, S, S) -> (N, *M, outputs)``."""
         self._check(z, x)
-        leading, reach = z.shape[:-1], (self.first.stride, self.first.padding)
-        of_x, of_z = self.first.weight.split([self.channels, 1], dim=1)
         painted = self.paint(z if z.ndim == 2 else z.flatten(0, -2))
-        h = F.conv2d(painted, of_z, self.first.bias, *reach)
-        if x is not None:
-            constant = F.conv2d(x, of_x, None, *reach)
-            copies = leading[1:].numel()  # one copy, too, would have its channels first in memory
-            h = h + (constant if copies == 1 else constant.repeat_interleave(copies, 0))
+        if x is not None and z.ndim > 2:
+            h = self._first_of_many(painted, x, z.shape[1:-1].numel())
+        else:
+            h = self.first(painted if x is None else torch.cat([x, painted], 1))
         output: Tensor = self.rest(h)
-        return output if z.ndim == 2 else output.unflatten(0, leading)
+        return output if z.ndim == 2 else output.unflatten(0, z.shape[:-1])
+
+    def _first_of_many(self, painted: Tensor, x: Tensor, copies: int) -> Tensor:
+        """The first convolution, ``painted: (N M, 1, S, S), x: (N, K, S, S) -> (N M, m, *)``."""
+        of_x, of_z = self.first.weight.split([self.channels, 1], dim=1)
+        constant = convolve(x, of_x)
+        return convolve(painted, of_z, self.first.bias) + constant.repeat_interleave(copies, 0)
 
     def _check(self, z: Tensor, x: Tensor | None) -> None:
         image = (z.shape[0], self.channels, self.size, self.size)
@@ -145,7 +149,8 @@ def make_encoder(
     _check_size(size, width)
     layers: list[nn.Module] = []
     for a, b in pairwise([channels, width, 2 * width, 4 * width, 8 * width]):
-        layers += [_drawn(nn.Conv2d, a, b, generator), activation()]
+        kind = BlockConv if a == channels else nn.Conv2d
+        layers += [_drawn(kind, a, b, generator), activation()]
     if not last_activation:
         layers.pop()
     features = 8 * width * (size // 16) ** 2
@@ -168,7 +173,8 @@ def make_decoder(
     layers += [] if as_released else [nn.ReLU()]
     layers.append(nn.Unflatten(1, start))
     for a, b in pairwise([8 * width, 4 * width, 2 * width, width, channels]):
-        layers += [_drawn(nn.ConvTranspose2d, a, b, generator), nn.ReLU()]
+        kind = BlockConvTranspose if b == channels else nn.ConvTranspose2d
+        layers += [_drawn(kind, a, b, generator), nn.ReLU()]
     return nn.Sequential(*layers[:-1], nn.Tanh())
 
 
@@ -179,7 +185,7 @@ def _drawn(
     generator: torch.Generator | None,
 ) -> nn.Module:
     """A convolution 5 x 5 / 2 with torch's usual initial weights, drawn from ``generator``."""
-    more = {"output_padding": 1} if kind is nn.ConvTranspose2d else {}
+    more = {"output_padding": 1} if issubclass(kind, nn.ConvTranspose2d) else {}
     options = {"stride": 2, "padding": 2, "device": torch.get_default_device(), **more}
     layer = nn.utils.skip_init(kind, inputs, outputs, 5, **options)
     # For transposed convolutions, too, torch counts the second axis of the weight as inputs.

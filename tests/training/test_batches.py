@@ -90,3 +90,45 @@ def test_after_merging_and_rounding() -> None:
     assert counts(graph) == (0, 1)
     for found, wanted in zip(graph(*inputs), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.05)
+
+
+def test_results_that_are_not_rounded() -> None:
+    """Gradients are read in float32, in which a GPU adds their terms."""
+
+    def gradients(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return a.t() @ b, b.t() @ a
+
+    inputs = [normal(50, 4, seed=i).float() for i in range(2)]
+    graph = make_fx(gradients)(*inputs)
+    round_products(graph)
+    batch_gradients(graph, unrounded=True)
+    assert counts(graph) == (0, 0)
+    targets = [node.target for node in graph.graph.nodes]
+    assert targets.count(aten.bmm.dtype) == 1
+    read = next(n for n in graph.graph.nodes if n.op == "output").all_input_nodes
+    assert {n.target for n in read} == {aten.select.int}  # none is converted
+
+
+def test_results_that_are_read_in_bfloat16_are_rounded() -> None:
+    def gradients(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return a.t() @ b, b.t() @ a
+
+    inputs = [normal(50, 4, seed=i).bfloat16() for i in range(2)]
+    graph = make_fx(gradients)(*inputs)
+    batch_gradients(graph, unrounded=True)
+    assert counts(graph) == (0, 1)
+
+
+@pytest.mark.gpu
+def test_sums_are_not_rounded_on_a_gpu() -> None:
+    def gradients(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return a.t() @ b, b.t() @ a
+
+    inputs = [normal(50, 4, seed=i).float().cuda() for i in range(2)]
+    graph = make_fx(gradients)(*inputs)
+    round_products(graph)
+    batch_gradients(graph, unrounded=True)
+    a, b = (x.bfloat16().double() for x in inputs)
+    for found, wanted in zip(graph(*inputs), gradients(a, b), strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)

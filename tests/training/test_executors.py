@@ -249,7 +249,9 @@ def test_captured_step_of_compiled_gradients() -> None:
         losses = LossModule(model, sm.SlicedScoreMatchingVR(), g, touch=False)
         adam = two_groups(model)(list(model.parameters()), LR)
         step = Step(Gradients(losses), adam, losses.parts, MAX_NORM, DECAY)
-        execute = Captured(step.using(CompiledGradients(losses)), g) if compiled else step
+        if compiled:
+            step = step.using(CompiledGradients(losses), step.update)
+        execute = Captured(step, g) if compiled else step
         for k in range(12):
             execute(points(8, seed=k))
         ends.append(torch.cat([parameters(model), *[a.flatten() for a in step.average]]))

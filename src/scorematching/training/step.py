@@ -38,6 +38,7 @@ class Step:
         ema_decay: decay of an exponential moving average of the parameters; None keeps none.
 
     Attributes:
+        update: does what ``optimizer.step()`` does.
         parameters: those of the optimiser, in its order.
         average: their moving averages; empty where there is none.
     """
@@ -51,6 +52,7 @@ class Step:
         ema_decay: float | None = None,
     ) -> None:
         self.gradients, self.optimizer, self.max_norm = gradients, optimizer, max_norm
+        self.update: Callable[[], Any] = lambda: optimizer.step()  # schedules replace the method
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.phases = []
         for part in parts or [self.parameters]:
@@ -69,7 +71,7 @@ class Step:
                 nn.utils.clip_grad_norm_(trained, self.max_norm)
             for parameter in others:
                 parameter.grad = None  # optimisers skip what has no gradient, and its state
-            self.optimizer.step()
+            self.update()
         if self.update_average is not None:
             self.update_average(self.average, self.parameters, None)
         return loss
@@ -78,8 +80,8 @@ class Step:
         """Do what must be done once before batches like this one, without a step."""
         self.gradients.prepare(batch)
 
-    def using(self, gradients: Gradients) -> Step:
-        """The same step, optimiser and average included, with gradients taken another way."""
+    def using(self, gradients: Gradients, update: Callable[[], Any]) -> Step:
+        """The same step, with gradients taken and the optimiser's update done another way."""
         other = copy(self)
-        other.gradients = gradients
+        other.gradients, other.update = gradients, update
         return other

@@ -22,15 +22,22 @@ PASSED_ON = (aten.t.default, aten.detach.default, aten.add.Tensor, convert)
 """Operations between a product and the gradient that is returned."""
 
 
-def batch_gradients(module: GraphModule) -> None:
-    """Compute products of equal shapes that are only returned by one batched product, in place."""
+def batch_gradients(module: GraphModule, unrounded: bool = False) -> None:
+    """Compute products of equal shapes that are only returned by one batched product, in place.
+
+    Args:
+        module: the step.
+        unrounded: leave results of products in bfloat16 in float32, in which terms are added, where
+            they are read in float32 only. That needs a GPU, and saves passes over all gradients.
+    """
+    unrounded &= "dtype" in aten.bmm.overloads()  # since torch 2.8
     groups: dict[Any, list[Node]] = {}
     for node in module.graph.nodes:
         if node.target is aten.mm.default and _is_returned(node):
             groups.setdefault(_shapes(node), []).append(node)
     for (_, rows), group in groups.items():
         if len(group) > 1 and rows < MANY_ROWS:
-            _batch(module.graph, group)
+            _batch(module.graph, group, unrounded and all(map(_is_widened, group)))
     finish(module)
 
 
@@ -50,12 +57,23 @@ def _shapes(product: Node) -> tuple[Any, int]:
     return same, values[1].shape[int(factors[1].transposed)]
 
 
-def _batch(graph: Graph, products: Sequence[Node]) -> None:
+def _is_widened(product: Node) -> bool:
+    """Whether a result in bfloat16 is read in float32 only."""
+    return all(n.target is convert and n.args[1] == torch.float32 for n in product.users)
+
+
+def _batch(graph: Graph, products: Sequence[Node], unrounded: bool) -> None:
     """Replace products by one of their stacked factors."""
-    left, right = (_stack(graph, [node.args[i] for node in products]) for i in (0, 1))
-    whole = graph.call_function(aten.bmm.default, (left, right))
+    factors = tuple(_stack(graph, [node.args[i] for node in products]) for i in (0, 1))
+    whole = (
+        graph.call_function(aten.bmm.dtype, (*factors, torch.float32))
+        if unrounded
+        else graph.call_function(aten.bmm.default, factors)
+    )
     for i, product in enumerate(products):
-        product.replace_all_uses_with(graph.call_function(aten.select.int, (whole, 0, i)))
+        part = graph.call_function(aten.select.int, (whole, 0, i))
+        for read in list(product.users) if unrounded else [product]:
+            read.replace_all_uses_with(part)
 
 
 def _stack(graph: Graph, factors: Sequence[Any]) -> Node:

@@ -14,6 +14,7 @@ from scorematching._checks import check_type
 from scorematching._graphs import CaptureError
 from scorematching.training.executors.captured import Captured, make_capturable
 from scorematching.training.executors.compiled import CompiledGradients, NoGain
+from scorematching.training.executors.update import compiled_update
 from scorematching.training.losses import LossModule
 from scorematching.training.ranks import Ranks
 from scorematching.training.sharing import SharedGradients
@@ -141,7 +142,8 @@ class Fallback:
 def _make(step: Step, losses: LossModule, last: str, steps: int, name: str) -> Any:
     """An executor by name; ``last`` is the one after which there is none."""
     if "compiled" in name:
-        step = step.using(CompiledGradients(losses, None if name == last else steps))
+        gradients = CompiledGradients(losses, None if name == last else steps)
+        step = step.using(gradients, compiled_update(step.optimizer))
     if "captured" not in name:
         return step
     return Captured(step, losses.generator, holders=losses.holders)

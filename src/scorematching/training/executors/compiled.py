@@ -144,7 +144,7 @@ class _Phase:
             merge_products(graph)
             if allows_bfloat16(graph):
                 round_products(graph)
-            batch_gradients(graph)
+            batch_gradients(graph, unrounded=True)
         compiled = torch.compile(graph, dynamic=False, options=_compiler_options())
         function: Callable[..., tuple[Tensor, Tensors]] = compiled
         flipped = torch.empty_like(batch).copy_(batch.flip(0))  # in the same order in memory
