@@ -363,4 +363,5 @@ EXPERIMENT = Experiment(
     notes=notes,
     reached=reached,
     unfinished=unfinished,
+    other_data=("dequantised/*", "smooth/*"),
 )

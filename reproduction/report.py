@@ -133,7 +133,7 @@ def table(
         for metric in shown:
             row.append(summary(mine, metric))
             if _is_in_paper(metric, paper):
-                row.append(_number(_papers(paper, variant).get(metric)))
+                row.append(_number(_papers(experiment, variant).get(metric)))
         rows.append(row)
     return markdown_table(headings, rows, align_right=False).rstrip()
 
@@ -148,10 +148,10 @@ def by_variant(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def differences(experiment: Experiment, runs: Sequence[Run]) -> list[str]:
     """A sentence for each row of several seeds that is two errors or more from the paper."""
-    paper, found = paper_rows(experiment.name), []
+    found = []
     for variant, mine in by_variant(runs).items():
         for metric, heading in experiment.columns.items():
-            printed = _papers(paper, variant).get(metric)
+            printed = _papers(experiment, variant).get(metric)
             mean, error = mean_and_error(_numbers(mine, metric) or [math.nan])
             if printed is None or not error or abs(mean - printed) < 2 * error:
                 continue
@@ -217,8 +217,11 @@ def _is_in_paper(metric: str, paper: Mapping[str, Mapping[str, Any]]) -> bool:
     return any(metric in row for row in paper.values())
 
 
-def _papers(paper: Mapping[str, dict[str, float]], variant: str) -> dict[str, float]:
+def _papers(experiment: Experiment, variant: str) -> dict[str, float]:
     """The paper's numbers for a variant; recipes are left out of its name."""
+    if any(fnmatch(variant, pattern) for pattern in experiment.other_data):
+        return {}
+    paper = paper_rows(experiment.name)
     return paper.get(variant) or paper.get(variant.split("/")[-1], {})
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -515,6 +516,22 @@ def test_learning_rates_of_captured_steps_have_the_precision_of_the_optimiser(
     make_capturable(optimizer)
     (group,) = optimizer.param_groups
     assert group["lr"].dtype == dtype
+
+
+@pytest.mark.filterwarnings("error")
+def test_steps_before_a_graph_give_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch warns of a capturable optimiser whose steps are not captured, as the first are not."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    stream = SimpleNamespace(is_capturing=lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: stream)
+    optimizer = torch.optim.RMSprop([nn.Parameter(torch.zeros(3))])
+    if not hasattr(optimizer, "_accelerator_graph_capture_health_check"):
+        pytest.skip("older versions of torch check CUDA itself")
+    make_capturable(optimizer)
+    optimizer._accelerator_graph_capture_health_check()
+    del optimizer._warned_capturable_if_run_uncaptured
+    with pytest.raises(UserWarning, match="without CUDA graph capture"):
+        optimizer._accelerator_graph_capture_health_check()
 
 
 def test_cuda_graphs_need_tensors_in_their_places() -> None:

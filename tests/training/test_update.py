@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from scorematching.training.executors.update import CompiledUpdate, compiled_update
+from scorematching.training.executors.update import (
+    CompiledUpdate,
+    _plain_step,
+    compiled_update,
+)
 from tests.training.problems import seeded
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own
@@ -80,7 +86,7 @@ def test_a_compiled_update_that_is_wrong_is_not_used(fault: str) -> None:
     assert made[0].compiled not in made[0].ways.values()
 
 
-@pytest.mark.parametrize("case", ["number", "fused", "hook", "own"])
+@pytest.mark.parametrize("case", ["number", "fused", "hook", "hook of all", "own"])
 def test_updates_that_are_left_as_they_are(case: str) -> None:
     class Own(torch.optim.SGD):
         """An optimiser that a user wrote."""
@@ -90,13 +96,24 @@ def test_updates_that_are_left_as_they_are(case: str) -> None:
         "number": lambda: torch.optim.RMSprop(weights, lr=1e-2),
         "fused": lambda: torch.optim.Adam(weights, lr=torch.tensor(1e-2), fused=True),
         "hook": lambda: rmsprop(weights),
+        "hook of all": lambda: rmsprop(weights),
         "own": lambda: Own(weights, lr=torch.tensor(1e-2)),
     }
-    optimizer = made[case]()
-    if case == "hook":
+    optimizer, added = made[case](), contextlib.ExitStack()
+    if "hook" in case:
         assert isinstance(compiled_update(optimizer), CompiledUpdate)
-        optimizer.register_step_post_hook(lambda *_: None)
-    assert not isinstance(compiled_update(optimizer), CompiledUpdate)
+        add = optimizer.register_step_post_hook
+        add = register_optimizer_step_post_hook if case == "hook of all" else add
+        added.callback(add(lambda *_: None).remove)
+    with added:
+        assert not isinstance(compiled_update(optimizer), CompiledUpdate)
+
+
+def test_the_compiler_gets_the_update_without_its_wrapper() -> None:
+    """The wrapper names the update for profilers, of which the compiler warns."""
+    optimizer = rmsprop(parameters())
+    assert _plain_step(optimizer).__func__ is not type(optimizer).step  # type: ignore[attr-defined]
+    assert _plain_step(optimizer).__name__ == "step"
 
 
 def test_an_update_that_a_schedule_replaces() -> None:

@@ -82,6 +82,15 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> None:
         wide = torch.float32 if group.get("fused") else torch.promote_types(dtype, torch.float32)
         group["lr"] = torch.tensor(float(group["lr"]), dtype=wide, device=device)
         group["capturable"] = True
+    expect_steps_without_graph(optimizer)
+
+
+def expect_steps_without_graph(optimizer: torch.optim.Optimizer) -> None:
+    """Keep torch from warning of steps of a capturable optimiser that are not captured.
+
+    The first ones are not, nor are those of a copy it is compared with.
+    """
+    optimizer._warned_capturable_if_run_uncaptured = True
 
 
 def _check_capturable(optimizer: torch.optim.Optimizer) -> None:

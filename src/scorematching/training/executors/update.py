@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as hooks
+
+from scorematching.training.executors.captured import expect_steps_without_graph
 
 logger = logging.getLogger("scorematching.training")
 
@@ -30,9 +33,15 @@ def _gains(optimizer: torch.optim.Optimizer) -> bool:
     """
     groups = optimizer.param_groups
     tensors = all(isinstance(group["lr"], Tensor) for group in groups)
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     own = type(optimizer).__module__.startswith("torch.optim.")
-    return own and tensors and not hooks and not any(group.get("fused") for group in groups)
+    fused = any(group.get("fused") for group in groups)
+    return own and tensors and not fused and not _has_hooks(optimizer)
+
+
+def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether anything is called before or after an update of this optimiser, or of all."""
+    mine = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(mine or hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks)
 
 
 class CompiledUpdate:
@@ -51,8 +60,7 @@ class CompiledUpdate:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        step = MethodType(type(optimizer).step, optimizer)  # not what a schedule replaced it with
-        self.compiled: Callable[[], Any] = torch.compile(step, dynamic=False)
+        self.compiled: Callable[[], Any] = torch.compile(_plain_step(optimizer), dynamic=False)
         self.ways: dict[tuple[bool, ...], Callable[[], Any]] = {}
 
     def __call__(self) -> None:
@@ -83,8 +91,19 @@ class CompiledUpdate:
         twin = copy.deepcopy(self.optimizer)
         for p, original in zip(_parameters(twin), self.parameters, strict=True):
             p.grad = original.grad
-        type(twin).step(twin)
+        expect_steps_without_graph(twin)
+        _plain_step(twin)()
         return twin
+
+
+def _plain_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """The update itself.
+
+    Not what a schedule replaced it with, and without the wrapper of torch, which calls hooks and
+    names the update for profilers.
+    """
+    step: Any = type(optimizer).step
+    return MethodType(step.__wrapped__ if hasattr(step, "hooked") else step, optimizer)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
