@@ -53,6 +53,7 @@ VARIANTS: dict[str, Line] = {
     "exact": ":",
     "cosine": "-.",
     "lr=": (0, (1, 3)),
+    "seventh": (0, (6, 2, 1, 2, 1, 2)),
 }
 """Lines of variants of a method; those that are not listed are solid."""
 
