@@ -24,8 +24,8 @@ class CapturedStep:
     first calls run eagerly, the next records the graph, and later ones replay it: the same
     numbers as eager steps, without the time to launch their operations. A batch of another shape
     is recorded anew, and so is a new learning rate; for a schedule give the optimiser a tensor for
-    ``lr``. Numbers that module and objective hold must stay as they are. On a CPU every call runs
-    eagerly.
+    ``lr``. Numbers that module and objective hold, and other options of the optimiser, must stay as
+    they are. On a CPU every call runs eagerly.
 
     Args:
         module: a log-density module, or a `Field` around any model.
@@ -35,7 +35,7 @@ class CapturedStep:
         max_norm: clip the norm of the gradient to this; None does not clip.
         ema_decay: decay of a moving average of the parameters, kept in ``average``.
         generator: source of randomness, on the device of the batches; None is torch's default.
-        warmup: how many calls run eagerly before the graph is recorded.
+        warmup: how many calls run eagerly before the graph is recorded, at least one.
 
     Attributes:
         average: moving averages of the optimiser's parameters, in its order; empty without decay.

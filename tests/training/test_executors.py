@@ -548,6 +548,77 @@ def test_cuda_graphs_need_tensors_in_their_places() -> None:
         graph.require_unchanged()
 
 
+def adam_after_a_step() -> torch.optim.Optimizer:
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = torch.optim.Adam([weight], lr=LR)
+    optimizer.step()
+    return optimizer
+
+
+RESTARTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "decay": (lambda o: o.param_groups[0].update(weight_decay=0.1), "another weight_decay"),
+    "momenta": (lambda o: o.param_groups[0].update(betas=(0.8, 0.9)), "another betas"),
+    "direction": (lambda o: o.param_groups[0].update(maximize=True), "another maximize"),
+    "loaded": (lambda o: o.load_state_dict(copy.deepcopy(o.state_dict())), "other state"),
+    "emptied": (lambda o: o.state.clear(), "other state"),
+}
+
+
+@pytest.mark.parametrize("kind", RESTARTS)
+def test_options_and_state_of_an_optimiser_are_constants_of_a_graph(kind: str) -> None:
+    """They were lost: a graph went on with the old weight decay, and with the old moments."""
+    change, reason = RESTARTS[kind]
+    optimizer = adam_after_a_step()
+    constants = Constants([optimizer], places=True)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 2 * LR  # which is recorded anew, or read from a tensor
+    constants.require_unchanged()
+    change(optimizer)
+    with pytest.raises(CaptureError, match=reason):
+        constants.require_unchanged()
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adamax", "Rprop"])
+def test_steps_of_an_optimiser_keep_its_state_in_its_place(name: str) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = getattr(torch.optim, name)([weight], lr=torch.tensor(LR))
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    constants = Constants([optimizer], places=True)
+    for _ in range(3):
+        optimizer.step()
+        constants.require_unchanged()
+
+
+def test_a_graph_needs_a_step_before_it() -> None:
+    """Without one the optimiser's state would be made, and emptied, at every replay."""
+    model = density()
+    losses = LossModule(model, sm.SlicedScoreMatchingVR(), seeded(0), touch=False)
+    step = Step(Gradients(losses), torch.optim.Adam(model.parameters()), losses.parts)
+    with pytest.raises(ValueError, match="warmup must be at least 1, got 0"):
+        Captured(step, None, warmup=0)
+
+
+@pytest.mark.gpu
+def test_a_weight_decay_that_changes_ends_a_graph() -> None:
+    class Decay(Callback):
+        def on_step(self, state: Any) -> None:
+            if state.step == 10:
+                state.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+    ends = []
+    for executor in (("captured", "eager"), "eager"):
+        model, x = density().to("cuda"), points().to("cuda")
+        config = TrainConfig(steps=STEPS, batch_size=8, lr=LR)
+        rest = {"callbacks": [Decay()], "generator": torch.Generator("cuda").manual_seed(2)}
+        objective = sm.SlicedScoreMatchingVR()
+        ends.append(train(model, objective, x, config, executor=executor, **rest))  # type: ignore[arg-type]
+        ends.append(parameters(model))
+    assert ends[0].executor == "eager"
+    torch.testing.assert_close(ends[1], ends[3], rtol=ROUTES, atol=ROUTES)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_changes_between_captured_steps_is_no_constant(kind: str) -> None:

@@ -116,6 +116,22 @@ def test_the_compiler_gets_the_update_without_its_wrapper() -> None:
     assert _plain_step(optimizer).__name__ == "step"
 
 
+@pytest.mark.timeout(300)
+def test_options_that_change_are_read() -> None:
+    ends = []
+    for update_of in (CompiledUpdate, eager):
+        weights = parameters()
+        optimizer = rmsprop(weights)
+        update = update_of(optimizer)
+        for decay in (0.0, 0.5, 0.0):
+            optimizer.param_groups[0]["weight_decay"] = decay
+            for p in weights:
+                p.grad = torch.ones_like(p)
+            update()
+        ends.append(torch.cat([p.detach().flatten() for p in weights]))
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
 def test_an_update_that_a_schedule_replaces() -> None:
     """Schedules replace the method, and warn unless theirs is called."""
     optimizer = rmsprop(parameters())

@@ -15,9 +15,10 @@ class Callback:
     ================  =========================================================================
 
     A method may read the state, end the run by ``state.stop()``, and set learning rates in
-    ``state.optimizer.param_groups``, which then hold, times the schedule. It must not draw from the
-    run's generator, or a resumed run would draw other numbers. Reading values from a GPU waits for
-    the device, which in ``on_step`` takes time.
+    ``state.optimizer.param_groups``, which then hold, times the schedule; after a change of other
+    options there, captured steps go on eagerly. It must not draw from the run's generator, or a
+    resumed run would draw other numbers. Reading values from a GPU waits for the device, which in
+    ``on_step`` takes time.
 
     Example:
         >>> import torch

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorematching._checks import check_count
 from scorematching._graphs import on_side_stream, record
 from scorematching.training.executors.constants import Constants
 from scorematching.training.step import Step
@@ -37,6 +38,9 @@ class Captured:
         warmup: int = 3,
         holders: Iterable[Any] = (),
     ) -> None:
+        check_count(
+            warmup, "warmup", "the first step makes the optimiser's state, which no graph can"
+        )
         self.step, self.generator, self.calls_left = step, generator, warmup
         self.holders, self.constants = list(holders), Constants(())
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
@@ -55,7 +59,7 @@ class Captured:
             self.calls_left -= 1
             return on_side_stream(lambda: self.step(x), x.device)
         if not self.recorded:
-            self.constants = Constants(self.holders, places=True)
+            self.constants = Constants([*self.holders, self.step.optimizer], places=True)
         self.constants.require_unchanged()
         key = (x.shape, x.dtype, *self._number_rates())
         if key not in self.recorded:
