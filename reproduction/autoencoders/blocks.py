@@ -3,8 +3,8 @@
 A pixel is in row ``2 (i + p) + q`` of the image and in row ``i + p`` of the blocks, with q in
 {0, 1}: a kernel that moves by two pixels meets a block always with the same weights. So the four
 pixels of a block become four channels, which the kernel's weights follow, with zeros for a sixth
-row and column. That is more arithmetic, 36 terms for 25, but a GPU takes two to five times less
-time where an image has one to four channels, which do not fill its matrix units otherwise.
+row and column. That is more arithmetic, 36 terms for 25, but a GPU takes less time for it: the one
+to four channels of an image do not fill its matrix units otherwise.
 """
 
 from __future__ import annotations
