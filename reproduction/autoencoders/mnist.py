@@ -10,7 +10,6 @@ encodings, and takes minutes.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproduction.autoencoders.annealing import annealed
-from reproduction.autoencoders.forces import force_options
+from reproduction.autoencoders.likelihood import LikelihoodSettings, likelihood
 from reproduction.autoencoders.mnist_networks import make_implicit_vae, make_vae, make_wae
 from reproduction.autoencoders.training import (
     EVALUATION,
     RECONSTRUCTIONS,
     SAMPLES,
     WEIGHTS,
-    Settings,
     needs_network,
     progress_of,
     reached,
@@ -39,61 +36,30 @@ from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import digits, uniform_noise
 from reproduction.pictures import save_pairs, save_sheet
 from scorematching import datasets
-from scorematching.evaluation import (
-    Bracket,
-    Estimate,
-    decoder_bracket,
-    importance_bracket,
-    importance_log_likelihood,
-)
 from scorematching.models import VAE, WAE, ImplicitVAE
 from scorematching.plot.canvas import shared_legend, tidy
 from scorematching.plot.palette import style
 
-AIS, PICTURES = 4, 5  # more random streams
+PICTURES = 5  # one more random stream
 
 
 @dataclass(frozen=True)
-class Config(Settings):
+class Config(LikelihoodSettings):
     """Settings. Defaults are those of Section 6.2 and Appendix C.3, or the released program's."""
 
     width: int = 256  # C.3; of the two hidden layers of each network
     train_images: int | None = None  # the first of them only; None: all 48,000
     valid_images: int = 12_000  # release
     test_images: int = 10_000  # of them
-    ais_images: int = 10_000  # 6.2; the first of the test images
-    ais_chains: int = 16  # release
-    ais_steps: int = 1000  # 6.2; temperatures
-    ais_leapfrog: int = 10  # release
-    ais_batch: int = 1000  # images at a time (ours)
-    ais_force: str = "bf16"  # or "float32"; of forces only, so estimates are exact (ours)
-    likelihood: str = "annealing"  # or "modes": importance sampling around them (ours)
-    modes_starts: int = 4  # encodings of an image, from which its modes are searched (ours)
-    modes_samples: int = 1000  # of an image (ours)
-    bracket_images: int = 100  # simulated, with bounds of the likelihood from both sides (ours)
     synthetic_dim: int = 784  # of the smoke test's data
 
     def __post_init__(self) -> None:
-        if self.likelihood not in ("annealing", "modes"):
-            raise ValueError(
-                f"likelihood must be annealing or modes, got {self.likelihood!r}; annealing starts "
-                "from the prior and is the paper's, modes takes minutes without a GPU"
-            )
-        if self.ais_force not in ("float32", "bf16"):
-            raise ValueError(
-                f"ais_force must be float32 or bf16, got {self.ais_force!r}; both give the same "
-                "estimates to their standard errors, bf16 is faster on a GPU"
-            )
+        super().__post_init__()
         if self.train_images is not None and self.train_images < self.batch_size:
             raise ValueError(
                 f"train_images must be at least batch_size = {self.batch_size}, or none for all, "
                 f"got {self.train_images}"
             )
-
-    @property
-    def force_precision(self) -> str | None:
-        """The argument of `decoder_log_likelihood`."""
-        return None if self.ais_force == "float32" else self.ais_force
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -232,85 +198,6 @@ def held_out(model: Any, x: Tensor, generator: torch.Generator) -> Metrics:
         "reconstruction": torch.cat(errors).double().mean().item(),
         "bound": torch.cat(bounds).double().mean().item() if bounds else None,
     }
-
-
-def likelihood(model: Any, test: Tensor, config: Config, job: Job) -> Metrics:
-    """The negative log-likelihood of test images, its errors and diagnostics of the samples."""
-    estimate = _by_annealing if config.likelihood == "annealing" else _by_modes
-    found, bracket = estimate(model, test[: config.ais_images], config, job)
-    nll = Estimate.of(-found["log_likelihood"])
-    return {
-        "nll": nll.mean,
-        "nll_se": nll.standard_error,
-        "ais_images": nll.count,
-        # The error of one image, over its samples; the one above is over images.
-        "image_se": found["standard_error"].mean().item(),
-        "ess": found["effective_sample_size"].mean().item(),
-        "acceptance": _mean(found.get("acceptance")),
-        "ais_seconds": round(found["seconds"].sum().item(), 2),
-        "likelihood": config.likelihood,
-        "bracket_nll": -Estimate.of(bracket.lower).mean,
-        "bracket_gap": bracket.gap.mean,
-        "bracket_gap_se": bracket.gap.standard_error,
-    }
-
-
-def _mean(values: Tensor | None) -> float | None:
-    return None if values is None else values.mean().item()
-
-
-def _by_annealing(
-    model: Any, images: Tensor, config: Config, job: Job
-) -> tuple[dict[str, Any], Bracket]:
-    """From the prior of the latents to their posteriors."""
-    generator, force = job.generator(AIS), config.force_precision
-    found = annealed(model, images, _annealing(config), job.folder, generator, force)
-    bracket = decoder_bracket(
-        model.decoder,
-        config.bracket_images,
-        config.latent_dim,
-        images,
-        model.observation,
-        config.ais_chains,
-        config.ais_steps,
-        num_leapfrog=config.ais_leapfrog,
-        generator=generator,
-        **force_options(model, images, force),
-    )
-    return found, bracket
-
-
-def _annealing(config: Config) -> dict[str, int]:
-    return {
-        "latent_dim": config.latent_dim,
-        "num_chains": config.ais_chains,
-        "num_steps": config.ais_steps,
-        "num_leapfrog": config.ais_leapfrog,
-        "batch_size": config.ais_batch,
-    }
-
-
-def _by_modes(
-    model: Any, images: Tensor, config: Config, job: Job
-) -> tuple[dict[str, Any], Bracket]:
-    """Around the modes of the posteriors, which are searched from encodings."""
-    generator, began = job.generator(AIS), time.perf_counter()
-
-    def encodings(x: Tensor) -> Tensor:
-        return torch.stack([model.encode(x, generator) for _ in range(config.modes_starts)])
-
-    how: dict[str, Any] = {
-        "starts": encodings,
-        "observation": model.observation,
-        "num_samples": config.modes_samples,
-        "generator": generator,
-    }
-    found = importance_log_likelihood(model.decoder, images, **how)
-    seconds = torch.tensor(time.perf_counter() - began)
-    bracket = importance_bracket(
-        model.decoder, config.bracket_images, config.latent_dim, images, **how
-    )
-    return {**vars(found), "seconds": seconds}, bracket
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scorematching import ApproximateBackprop, CurvaturePropagation, LogDensityField
+from scorematching.derivatives import routes
 from scorematching.derivatives.engine.sweeps import _squared
 from scorematching.derivatives.engine.tape import ONES, Tape
+from scorematching.errors import WrongDerivativeError
 from scorematching.objectives.layerwise import (
     SignTape,
     approximate_divergence,
@@ -416,6 +419,30 @@ def test_an_error_of_the_model_is_raised_again(objective: Any) -> None:
 def test_kinks_are_refused(objective: Any) -> None:
     with pytest.raises(ValueError, match="relu"):
         objective(lambda x: torch.relu(x).sum(1), points(3, 2))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=label)
+def test_derivatives_by_convention_are_refused(objective: Any) -> None:
+    """Where a coordinate is zero torch takes 0 for the slope of its modulus."""
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    objective(lambda x: -0.5 * x.abs().square().sum(-1), x)
+    x[:, 1] = 0
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        objective(lambda x: -0.5 * x.abs().square().sum(-1), x)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=label)
+def test_operations_with_wrong_derivatives_are_refused(
+    objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(model: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        score, curvature = right(model, x, v)
+        return score, 1.5 * curvature
+
+    right = routes._CURVATURE.reverse
+    monkeypatch.setattr(routes, "_CURVATURE", replace(routes._CURVATURE, traced=wrong))
+    with pytest.raises(WrongDerivativeError, match=r"right derivatives .* takes them by double"):
+        objective(lambda x: -x.square().sum(-1), torch.ones(8, 3))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=label)

@@ -24,7 +24,7 @@ from scorematching.derivatives.engine.trace import Untraceable
 from scorematching.derivatives.evaluations import refuse_nan
 from scorematching.derivatives.memory import counted
 from scorematching.derivatives.model import Model, Pair, Question
-from scorematching.derivatives.trust import answer, require_smooth
+from scorematching.derivatives.trust import answer, require_smooth, require_traced
 from scorematching.derivatives.verification import is_due
 
 # ----------------------------------------------------- scores of log-densities and vector fields
@@ -192,4 +192,10 @@ def _swept(model: Model, x: Tensor, training: bool, sweep: Callable[..., Pair]) 
     with counted(findings.uses, "sweep") as uses:
         refuse_nan(model, x, findings, wait=is_due(uses))
         require_smooth(model, x, order=int(training), what="curvature")
+        if is_due(uses):
+            require_traced(model, _CURVATURE, x)
     return result
+
+
+_CURVATURE = Question("sweep", _by_pairing, partial(_by_double_backward, training=False))
+"""What is compared where the answer itself, an estimate, cannot be."""

@@ -261,6 +261,28 @@ def _verify(
     _require_ordinary(model, reverse, found, points, v)
 
 
+def require_traced(model: Model, question: Question, x: Tensor) -> None:
+    """Require right traced derivatives at a few points, for answers that have no other route.
+
+    Nothing is required of models that take batches of one size only.
+
+    Raises:
+        WrongDerivativeError: if they are wrong there.
+    """
+    findings = model.findings
+    if model.route != "auto" or not can_read_values(x):
+        return
+    if len(few_points(model, x, findings)) > verification.NUM_POINTS:
+        return
+    _verify(model, question, x, False, findings)
+    if _route(model, question, findings) != "traced":
+        raise WrongDerivativeError(
+            f"the operations of this {model.kind} must have right derivatives for a layerwise "
+            f"objective, got a curvature that {findings.reason}; use SlicedScoreMatchingVR, which "
+            "takes them by double backward"
+        )
+
+
 def _require_ordinary(
     model: Model, ask: Callable[[Tensor, Tensor], Pair], found: Pair, x: Tensor, v: Tensor
 ) -> None:

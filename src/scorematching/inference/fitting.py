@@ -64,9 +64,8 @@ def fit(
     """Fit a parametric log-density to points by score matching, with standard errors.
 
     The covariance of the estimate is the sandwich ``H^-1 K H^-1 / N`` with H the Hessian of the
-    mean loss and K the variance of one point's gradient: right also where the model is not. Cost: P
-    backward passes over the data for each Newton step; one step where there is a closed form. All
-    of it runs on the CPU, on copies of model and points, wherever they are.
+    mean loss and K the variance of one point's gradient: right also where the model is not. It runs
+    on the CPU, on copies. Cost: P backward passes for each Newton step; one for a closed form.
 
     Args:
         model: an `nn.Module` ``x -> (N,)``, a `VectorField` around a score network, or a function
