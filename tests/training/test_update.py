@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from scorematching.training.executors.constants import Constants
 from scorematching.training.executors.update import (
     CompiledUpdate,
     _plain_step,
@@ -130,6 +131,20 @@ def test_options_that_change_are_read() -> None:
             update()
         ends.append(torch.cat([p.detach().flatten() for p in weights]))
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.timeout(300)
+def test_state_stays_where_a_graph_reads_it() -> None:
+    weights = parameters()
+    optimizer = rmsprop(weights, momentum=0.9)
+    update = CompiledUpdate(optimizer)
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    update()
+    constants = Constants([optimizer], places=True)
+    for _ in range(3):
+        update()
+        constants.require_unchanged()
 
 
 def test_an_update_that_a_schedule_replaces() -> None:
