@@ -23,6 +23,13 @@ def test_complex_numbers_are_refused() -> None:
             fit(models.Gaussian(2), x)
 
 
+def test_lazy_layers_without_points_are_refused() -> None:
+    """The error was torch's own, of a detached tensor."""
+    lazy = torch.nn.Sequential(torch.nn.LazyLinear(1), torch.nn.Flatten(0))
+    with pytest.raises(ValueError, match="got lazy layers that have not seen any points"):
+        fit(lazy, X)
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scorematching._checks import check_initialised
 from scorematching.fields import Field, LogDensityField, VectorField
 
 Theta = dict[str, Tensor]
@@ -91,6 +92,7 @@ def parametric(model: Any, start: Any) -> Parametric:
 
 
 def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
+    check_initialised([*module.parameters(), *module.buffers()])
     own = copy.deepcopy(module).cpu().double()
     values = {n: p.detach().clone() for n, p in own.named_parameters() if p.requires_grad}
     if not values:
