@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks.harness.tables import markdown_table
@@ -11,8 +12,12 @@ from benchmarks.objectives.noise import REFERENCE
 from benchmarks.pages import checks, pairing
 from benchmarks.pages import objectives_figures as figures
 from benchmarks.pages.parts import made_with
+from benchmarks.pages.train_step import WEIGHTS
 
 Row = dict[str, Any]
+
+DIM, WIDTH, STEPS = 784, 1000, 421
+"""Of the flow: pixels, units of a hidden layer, and training steps of an epoch on MNIST."""
 
 STEP = """\
 One step is: gradients to zero, mean loss, backward. In each round every loss takes two steps, and
@@ -202,7 +207,32 @@ def on_gpu(gpu: dict[str, Any] | None) -> Iterable[str]:
         rows.append([*cells, _megabytes(row)])
     head = ["step", "mode", "batch", "ms (quartiles)", "x DSM, same mode", "MB"]
     yield markdown_table(head, rows)
+    yield from _exact({row["objective"]: row for row in gpu["rows"]})
     yield from _remarks(gpu)
+
+
+def _exact(rows: dict[str, Row]) -> Iterable[str]:
+    """What exact score matching of the flow computes in the time that it takes."""
+    if not {"SM, evaluation", "SM, training"} <= set(rows):
+        return
+    evaluation, training = rows["SM, evaluation"], rows["SM, training"]
+    products = 2 * DIM * WEIGHTS  # of one point
+    seconds = [row["seconds"]["median"] for row in (evaluation, training)]
+    rates = [
+        passes * products * row["batch"] / (1e12 * time)
+        for passes, row, time in zip((1, 3), (evaluation, training), seconds)
+    ]
+    tangents = 4 * DIM * WIDTH * evaluation["batch"] / 1e9
+    text = (
+        f"Exact score matching multiplies {DIM} tangents of each point by {WEIGHTS / 1e6:.1f} "
+        "million weights, and in training twice more on the way back. In the time of the table "
+        f"that is {rates[0]:.0f} TFLOP/s for the {evaluation['batch']} points of an evaluation, "
+        f"and {rates[1]:.0f} for the {training['batch']} of a training step. Tangents of one "
+        f"hidden layer are {tangents:.1f} GB in the first, which kernels between the products "
+        f"read and write. Hoped for were 120 ms, and 30 s for the {STEPS} steps of an epoch, "
+        f"which take {STEPS * seconds[1]:.0f} s."
+    )
+    yield fill(text, 100) + "\n"
 
 
 def _remarks(gpu: dict[str, Any]) -> Iterable[str]:
