@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,8 @@ from scorematching.errors import DivergedError
 from scorematching.training import Alternating, Callback, Phase, TrainConfig, read_log, train
 from scorematching.training import loop as loop_module
 from scorematching.training.executors import Captured, CompiledGradients, Fallback
-from scorematching.training.executors.captured import make_capturable
+from scorematching.training.executors import captured as captured_module
+from scorematching.training.executors.captured import MANY, make_capturable
 from scorematching.training.executors.choice import COMPILE_FROM, preferences
 from scorematching.training.executors.compiled import NoGain
 from scorematching.training.executors.constants import Constants
@@ -589,6 +591,21 @@ def test_steps_of_an_optimiser_keep_its_state_in_its_place(name: str) -> None:
     for _ in range(3):
         optimizer.step()
         constants.require_unchanged()
+
+
+@pytest.mark.parametrize("what", ["learning rate", "shape of batches", "neither"])
+def test_many_graphs_of_a_step_give_one_warning(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr(captured_module, "record", lambda work, *_: (None, work()))
+    model = density()
+    sgd = torch.optim.SGD(model.parameters(), lr=LR)
+    step = Step(Gradients(lambda x, phase: -model(x).mean()), sgd)
+    execute = Captured(step, None)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for i in range(MANY + 2):
+            sgd.param_groups[0]["lr"] = LR * (1 + i if what == "learning rate" else 1)
+            execute._graph_for(points(2 + i if what == "shape of batches" else 2))
+    assert [what in str(w.message) for w in seen] == ([] if what == "neither" else [True])
 
 
 def test_a_graph_needs_a_step_before_it() -> None:

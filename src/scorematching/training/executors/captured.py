@@ -1,5 +1,6 @@
 """A training step recorded as a CUDA graph, and replayed."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,9 @@ from scorematching._checks import check_count
 from scorematching._graphs import on_side_stream, record
 from scorematching.training.executors.constants import Constants
 from scorematching.training.step import Step
+
+MANY = 16
+"""Graphs of one step at which its user is warned: each keeps memory and takes time to record."""
 
 
 class Captured:
@@ -61,16 +65,22 @@ class Captured:
         if not self.recorded:
             self.constants = Constants([*self.holders, self.step.optimizer], places=True)
         self.constants.require_unchanged()
+        graph, static_x, loss = self._graph_for(x)
+        static_x.copy_(x)
+        graph.replay()
+        return loss.clone()
+
+    def _graph_for(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        """The graph of batches like this one, with its batch and its loss."""
         key = (x.shape, x.dtype, *self._number_rates())
         if key not in self.recorded:
             static_x, words = x.clone(), ("this step", "train eagerly")
             work = lambda: self.step(static_x)  # noqa: E731
             graph, loss = record(work, x.device, self.generator, *words)
             self.recorded[key] = graph, static_x, loss
-        graph, static_x, loss = self.recorded[key]
-        static_x.copy_(x)
-        graph.replay()
-        return loss.clone()
+            if len(self.recorded) == MANY:
+                _warn_of_many(len({key[2:] for key in self.recorded}) > 1)
+        return self.recorded[key]
 
     def _number_rates(self) -> tuple[Any, ...]:
         """Learning rates that a graph holds as constants; it reads tensors at each replay."""
@@ -95,6 +105,19 @@ def expect_steps_without_graph(optimizer: torch.optim.Optimizer) -> None:
     The first ones are not, nor are those of a copy it is compared with.
     """
     optimizer._warned_capturable_if_run_uncaptured = True
+
+
+def _warn_of_many(rates: bool) -> None:
+    """Say that each learning rate, or otherwise each shape, has a graph of its own."""
+    what, instead = "shape of batches", "use batches of one shape"
+    if rates:
+        what = "learning rate"
+        instead = "make lr a tensor, as in Adam(..., lr=torch.tensor(1e-3), capturable=True)"
+    warnings.warn(
+        f"{MANY} CUDA graphs of this step are recorded, one for each {what}, and each keeps its "
+        f"memory; {instead}",
+        stacklevel=5,
+    )
 
 
 def _check_capturable(optimizer: torch.optim.Optimizer) -> None:
