@@ -103,7 +103,7 @@ def test_the_steps_that_were_taken_are_counted() -> None:
     part = Part(torch.arange(2), torch.tensor([[1e3], [1e3 + 1]]), sm.ScoreMatching())
     problem = Rising(parametric(student, {"a": 1.0}), (part,), torch.full((2,), 0.5))
     with pytest.raises(NotConvergedError, match=r"after 0 Newton steps \(columns \[0\] of X vary"):
-        _newton(problem, torch.ones(1))
+        _newton(problem, torch.ones(1), 0, "")
 
 
 def student(theta: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 The estimate minimises the mean loss over all points, in float64, to convergence: in closed form
 where the loss is quadratic in the parameters, which is measured, and otherwise by L-BFGS and Newton
-steps. Sliced objectives draw the directions of each point once, independently of all other points.
-Balanced directions and `SplitRademacher` couple points, for which the sandwich is wrong, and are
-replaced by independent ones.
+steps, or from a poor start by steps in a trust region. Sliced objectives draw the directions of
+each point once, independently of all other points. Balanced directions and `SplitRademacher` couple
+points, for which the sandwich is wrong, and are replaced by independent ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scorematching._clusters import groups_of, require_same_order
 from scorematching._memory import Budget, limited
 from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.domains.base import Region, refuse_rows
+from scorematching.errors import SmoothnessError
 from scorematching.fields import as_field
 from scorematching.inference.boundary import require_weight
 from scorematching.inference.covariance import require_variation, sandwich
@@ -329,7 +330,14 @@ def check_model(problem: Problem) -> None:
     few = tuple(_few(part, call) for part in complete) or problem.parts[:1]
     for part in complete:
         check_repeats(call, part.x)
-    Problem(problem.model, few, problem.weights).losses(theta, checked=True)
+    try:
+        Problem(problem.model, few, problem.weights).losses(theta, checked=True)
+    except SmoothnessError as error:
+        error.add_note(
+            "The model was measured at its start, where scales far below those of X look like "
+            "kinks: give start in the units of X. fit(..., check=False) measures nothing."
+        )
+        raise
 
 
 def _few(part: Part, call: Callable[[Tensor], Tensor]) -> Part:

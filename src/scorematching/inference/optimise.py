@@ -1,4 +1,7 @@
-"""Minimisation of the mean loss: in closed form, or by L-BFGS and Newton steps."""
+"""Minimisation of the mean loss: in closed form, or by L-BFGS and Newton steps.
+
+Where these fail, as they may from a poor start, steps within a trusted region replace L-BFGS.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from torch import Tensor
 
 from scorematching.errors import NotConvergedError, SingularInformationError
 from scorematching.inference.problem import Derivatives, Problem
+from scorematching.inference.trust_region import descend
 
 MAX_LBFGS = 300
 MAX_NEWTON = 100
@@ -44,6 +48,10 @@ SINGLE = 1e-5
 NOT_SHRUNK = 1e-3
 """Share of the step before from which a step is no rounding: the loss is not quadratic."""
 
+NEARER = (
+    "choose a start nearer to the minimum, or another parametrisation (log-scales, for example)"
+)
+
 
 class Optimum(NamedTuple):
     """Where the mean loss is least.
@@ -52,7 +60,7 @@ class Optimum(NamedTuple):
         theta: the parameters ``(P,)``.
         derivatives: of the loss, there.
         method: how they were found.
-        iterations: of L-BFGS and Newton steps; 1 for a closed form.
+        iterations: all steps that led there; 1 for a closed form.
     """
 
     theta: Tensor
@@ -82,9 +90,11 @@ def minimise(problem: Problem) -> Optimum:
         solution = _closed_form(problem, start, found)
         if solution is not None:
             return Optimum(solution, problem.derivatives(solution), CLOSED_FORM, 1)
-    theta, steps = _lbfgs(problem, start, found)
-    theta, found, more = _newton(problem, theta)
-    return Optimum(theta, found, "L-BFGS, then Newton steps", steps + more)
+    try:
+        return _newton(problem, *_lbfgs(problem, start, found), "L-BFGS")
+    except (NotConvergedError, SingularInformationError):
+        theta, steps = descend(problem, start)
+    return _newton(problem, theta, steps, "steps in a trust region")
 
 
 def is_quadratic(problem: Problem, start: Tensor, found: Derivatives) -> bool:
@@ -241,16 +251,36 @@ def _smallest_share(problem: Problem, found: Derivatives) -> float:
     return min(1.0, 10 * smallest / _unit(problem, found))
 
 
-def _newton(problem: Problem, theta: Tensor) -> tuple[Tensor, Derivatives, int]:
-    """Newton steps, halved until the gradient norm falls, to a step of relative size zero."""
+def _newton(problem: Problem, theta: Tensor, steps: int, before: str) -> Optimum:
+    """Newton steps, halved until the loss falls, to a step of relative size zero.
+
+    Args:
+        problem: what to minimise.
+        theta: where to begin.
+        steps: how many have led there.
+        before: what they were.
+    """
     found = problem.derivatives(theta)
     for iteration in range(1, MAX_NEWTON + 1):
+        _require_finite(problem, theta, found)
         require_regular(problem, found.hessian)
         step = solve(found.hessian, found.gradient)
         if _is_zero(problem, theta, step, found):
-            return theta, found, iteration
+            return Optimum(theta, found, f"{before}, then Newton steps", steps + iteration)
         theta, found = _damped(problem, theta, step, iteration)
     raise _not_converged(problem, found, MAX_NEWTON)
+
+
+def _require_finite(problem: Problem, theta: Tensor, found: Derivatives) -> None:
+    """Refuse parameters at which derivatives overflow."""
+    if all(bool(part.isfinite().all()) for part in found):
+        return
+    far = theta.abs().argsort(descending=True)[:4]
+    values = ", ".join(f"{problem.model.names[i]} = {float(theta[i]):.3g}" for i in far)
+    raise NotConvergedError(
+        "the fit must converge to a minimum, got derivatives that are NaN or infinite at "
+        f"{values}{_far_columns(problem, beyond=100)}; {NEARER}"
+    )
 
 
 def _is_zero(problem: Problem, theta: Tensor, step: Tensor, found: Derivatives) -> bool:
@@ -275,9 +305,7 @@ def _damped(
 
 
 def _not_converged(problem: Problem, found: Derivatives, steps: int) -> NotConvergedError:
-    advice = (
-        "choose a start nearer to the minimum, or another parametrisation (log-scales, for example)"
-    )
+    advice = NEARER
     size = (problem.weights @ found.gradients.square()).sqrt()
     if bool((found.gradient.abs() <= SINGLE * size).all()):
         advice = (

@@ -88,7 +88,8 @@ def parametric(model: Any, start: Any) -> Parametric:
             f"function f(theta, x), got {start!r}; pass start={{'mean': 0.0, ...}}"
         )
     values = {name: as_float64(value, f"start[{name!r}]") for name, value in start.items()}
-    return _assemble(model, values, {}, getattr(model, "__name__", type(model).__name__), vector)
+    label = getattr(model, "__name__", type(model).__name__)
+    return _assemble(partial(_call_function, model), values, {}, label, vector)
 
 
 def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
@@ -111,6 +112,15 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
     found = _assemble(call, values, entries, type(module).__name__, vector)
     normalised = bool(getattr(own, "normalised", True))
     return replace(found, too_steep=getattr(own, "too_steep", none_of), normalised=normalised)
+
+
+def _call_function(function: Callable[..., Tensor], theta: Theta, x: Tensor) -> Tensor:
+    """A function of the user's; its errors say how it is called."""
+    try:
+        return function(theta, x)
+    except (AttributeError, LookupError, TypeError) as error:
+        error.add_note(f"model is called as f(theta, x), with theta a dict of {sorted(theta)}")
+        raise
 
 
 def _call_module(module: nn.Module, theta: Theta, x: Tensor) -> Tensor:
