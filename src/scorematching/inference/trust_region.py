@@ -54,7 +54,8 @@ def _units(problem: Problem, found: Derivatives) -> Tensor:
     """What one point moves each parameter by, ``(P,)``."""
     sizes = (problem.weights @ found.gradients.square()).sqrt()
     curvatures = found.hessian.diagonal().abs()
-    return torch.where((sizes > 0) & (curvatures > 0), sizes / curvatures, 1.0)
+    known = (sizes > 0) & (curvatures > 1e-100 * sizes.square())  # so that no product overflows
+    return torch.where(known, sizes / curvatures, 1.0)
 
 
 def _step(found: Derivatives, units: Tensor, radius: float) -> tuple[Tensor, Tensor]:
