@@ -126,12 +126,17 @@ Limit = Annotated[
     float | None,
     typer.Option(min=0, help="Time after which runs are interrupted; default: no limit."),
 ]
+Known = Annotated[
+    Path | None,
+    typer.Option(help="Leave out the runs of these reports, such as docs/reproduction."),
+]
 
 
 @app.command("queue", epilog="Example: python -m reproduction queue tonight.toml --seconds 3600")
 def queue_of(
     file: Annotated[Path, typer.Argument(help="A list of runs; see reproduction/queue.py.")],
     seconds: Limit = None,
+    known: Known = None,
     smoke: Smoke = False,
     out: Out = Path("runs"),
     num_workers: Workers = 1,
@@ -143,6 +148,7 @@ def queue_of(
     request = run.Request(smoke=smoke, out=out, device=device, data_dir=data_dir)
     entries = queue.read_queue(file)
     items = queue.plan_queue(entries, EXPERIMENTS, request, end)
+    items = items if known is None else queue.without_known(items, known)
     check_writable(out, "--out", folder=True)
     typer.echo(f"{len(items)} runs to do")
     folders = {e.experiment: request.folder(EXPERIMENTS[e.experiment]) for e in entries}
@@ -158,6 +164,7 @@ def queue_of(
 @app.command("all", epilog="Example: python -m reproduction all --data-dir ~/data")
 def all_of(
     seconds: Limit = None,
+    known: Known = None,
     smoke: Smoke = False,
     out: Out = Path("runs"),
     num_workers: Workers = 1,
@@ -165,7 +172,7 @@ def all_of(
     data_dir: DataDir = None,
 ) -> None:
     """Do all runs of the paper's tables and figures with their seeds, and write the reports."""
-    queue_of(queue.ALL, seconds, smoke, out, num_workers, device, data_dir)
+    queue_of(queue.ALL, seconds, known, smoke, out, num_workers, device, data_dir)
 
 
 @app.command("page", epilog="Example: python -m reproduction page")

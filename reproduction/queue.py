@@ -20,7 +20,7 @@ import math
 import signal
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from reproduction.experiment import Experiment, Run
-from reproduction.run import RUN, Request, Task, do, finished, plan
+from reproduction.run import RUN, Request, Task, do, finished, plan, read_all
 from reproduction.seeds import read_seeds
 from reproduction.workers import in_processes
 
@@ -136,6 +136,33 @@ def plan_queue(
             for task in plan(experiments[entry.experiment], asked):
                 items.setdefault(task.job.folder, Item(task, end - entry.seconds))
     return [item for item in items.values() if finished(item.task) is None]
+
+
+def without_known(items: Sequence[Item], reports: Path) -> list[Item]:
+    """The runs of a list that no report has, or only some stage of.
+
+    Args:
+        items: the list.
+        reports: folder with a folder for each report, such as docs/reproduction.
+
+    Raises:
+        ValueError: if no report is there.
+    """
+    files = sorted(reports.glob("*/results.json"))
+    if not files:
+        raise ValueError(
+            f"--known must be a folder of reports (*/results.json), got {reports} with none; those "
+            "of this repository are in docs/reproduction"
+        )
+    known = {(run.experiment, run.variant, run.seed): run for f in files for run in read_all(f)}
+    return [item for item in items if not _is_known(item.task, known)]
+
+
+def _is_known(task: Task, known: Mapping[tuple[str, str, int], Run]) -> bool:
+    """Whether a run with this name and seed went on to its end."""
+    run = known.get((task.experiment.name, task.job.variant, task.job.seed))
+    reached = task.experiment.reached
+    return run is not None and not (reached and reached(run))
 
 
 def run_queue(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import threading
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,8 +16,16 @@ import pytest
 import torch
 
 from reproduction import EXPERIMENTS, cli
-from reproduction.queue import ALL, Entry, pack, plan_queue, read_queue, run_queue
-from reproduction.run import Request, read_all
+from reproduction.queue import (
+    ALL,
+    Entry,
+    pack,
+    plan_queue,
+    read_queue,
+    run_queue,
+    without_known,
+)
+from reproduction.run import Request, do, read_all
 from scorematching.training import read_log
 from tests.reproduction.toy import TOY
 
@@ -75,6 +85,23 @@ def test_one_list_has_every_run_of_the_reports(tmp_path: Path) -> None:
     reports = sorted((REPOSITORY / "docs" / "reproduction").glob("*/results.json"))
     found = {(r.experiment, r.variant, r.seed) for path in reports for r in read_all(path)}
     assert reports and not found - planned
+
+
+def test_runs_that_reports_have_are_left_out(tmp_path: Path) -> None:
+    """Of two of a report, one was cut, and is to be done."""
+    (finished,) = planned(tmp_path, 100)[:1]
+    run = replace(do(finished.task), metrics={"iterations": 3})
+    cut = replace(run, seed=0, metrics={"iterations": 2})
+    report = tmp_path / "reports" / "toy" / "results.json"
+    report.parent.mkdir(parents=True)
+    report.write_text(json.dumps({"runs": [asdict(run), asdict(cut)]}))
+    toy = replace(TOY, reached=lambda run: "cut" if run.metrics["iterations"] < 3 else "")
+    elsewhere = Request(out=tmp_path / "elsewhere", device="cpu")
+    items = plan_queue(read_queue(tmp_path / "list.toml"), {"toy": toy}, elsewhere, math.inf)
+    left = without_known(items, report.parents[1])
+    assert [item.task.name for item in left] == ["low seed 0", "high/more seed 0", "low seed 1"]
+    with pytest.raises(ValueError, match="--known must be a folder of reports"):
+        without_known(items, tmp_path / "elsewhere")
 
 
 def test_reports_are_written_also_if_runs_fail(
