@@ -53,6 +53,21 @@ def test_passes_the_checks_of_scikit_learn(estimator):
     assert sum(o["status"] == "passed" for o in outcomes) > 30
 
 
+@pytest.mark.parametrize("names", [[0, 1], [("u", "a"), ("u", "b")], list(pd.to_datetime([1, 2]))])
+def test_columns_without_text_as_names_are_not_taken_in_another_order(estimator, X, names):
+    frame = pd.DataFrame(X, columns=names)
+    estimator.fit(frame)
+    for other in (frame[names[::-1]], frame.set_axis([7, 8], axis=1)):
+        with pytest.raises(ValueError, match="X must have the columns of fit"):
+            estimator.grad_log_density(other)
+        with pytest.raises(ValueError, match="X must have the columns of fit"):
+            estimator.score(other)
+    same = estimator.grad_log_density(frame)
+    np.testing.assert_array_equal(estimator.grad_log_density(X), same)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(estimator)).grad_log_density(X), same)
+    estimator.fit(X).grad_log_density(frame[names[::-1]])  # the fit has no names
+
+
 def test_shapes_and_types(estimator, X):
     found = estimator.fit(X.tolist()).grad_log_density(X[:7].astype(np.float32))
     assert found.shape == (7, 2)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scorematching._checks import check_device
 from scorematching._memory import in_chunks
-from scorematching.estimators.inputs import as_table
+from scorematching.estimators.inputs import as_table, other_names
 from scorematching.evaluation.losses import score_matching_losses
 from scorematching.fields import Field
 
@@ -128,7 +128,24 @@ class ScoreEstimator(BaseEstimator, ABC):
         """An array ``(N, D)`` of numbers, by the checks of scikit-learn."""
         least, kinds = 2 if reset else 1, [np.float64, np.float32]
         limits = {"ensure_min_samples": least, "ensure_all_finite": finite}
-        return validate_data(self, X, reset=reset, dtype=kinds, **limits)
+        values: NDArray[Any] = validate_data(self, X, reset=reset, dtype=kinds, **limits)
+        self._check_other_names(X, reset)
+        return values
+
+    def _check_other_names(self, X: Any, reset: bool) -> None:
+        """Keep names of columns that are no text in `fit`, and compare those of later data frames.
+
+        scikit-learn compares text alone, and takes columns called 0, 1, 2 in any order.
+        """
+        names = other_names(X)
+        if reset:
+            self._other_names = names
+        known: list[str] = getattr(self, "_other_names", [])  # those saved earlier have none
+        if names and known and names != known:
+            same = sorted(names) == sorted(known)
+            asked = f"have the columns of fit{' in their order' if same else ''}"
+            shown = ", ".join(known[:5]), ", ".join(names[:5])
+            raise ValueError(f"X must {asked}, {shown[0]}, got {shown[1]}; select them by name")
 
     def _place(self, values: NDArray[Any]) -> Tensor:
         """A copy in the estimator's dtype and on its device, since the caller may change X."""

@@ -42,6 +42,18 @@ def as_table(X: Any) -> Any:
     return X
 
 
+def other_names(X: Any) -> list[str]:
+    """Names of the columns of a data frame as text, if they are numbers, dates or pairs; else none.
+
+    Example:
+        >>> import pandas
+        >>> other_names(pandas.DataFrame([[1.0, 2.0]])), other_names(pandas.DataFrame({"a": [1.0]}))
+        (['0', '1'], [])
+    """
+    names = list(getattr(X, "columns", ()))
+    return [] if any(isinstance(name, str) for name in names) else list(map(str, names))
+
+
 def _refuse_other_types(X: Any) -> None:
     """Refuse what numpy would convert to something else, or not at all."""
     dtype = getattr(X, "dtype", None)
