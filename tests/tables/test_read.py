@@ -153,6 +153,10 @@ def test_quoted_text_keeps_its_commas(tmp_path: Path) -> None:
         ("t.npy", b"a,b\n1,2\n", "npy format, got: a file of another format; write it with"),
         ("t.csv", b"# of 2024\na,b\n1,2\n", "remove lines of comments, such as '# of 2024'"),
         ("t.csv", b"sep=;\na;b\n1;2\n", "got 'sep=;', which is for Excel; remove that line"),
+        ("t.csv", b'a,b\n1,x\n2,"y\n', "EOF inside string .* close the quotes"),
+        ("t.csv", b'a,b\n1,"x\n2,y\n3,z"\n4,y\n', "line 2: a quote that ends 2 lines later"),
+        ("t.csv", b'a,b\n1,"x\n' + b"2,y\n" * 40_000, "line 2: field larger than field limit"),
+        ("t.csv", b"a,b\n1," + b"x" * 140_000 + b"\n", "field larger .* fields of very long text"),
         ("t.xlsx", b"PK", "got .xlsx"),
         ("t", b"a,b\n1,2\n", "got no suffix"),
     ],
@@ -163,6 +167,12 @@ def test_refusals(tmp_path: Path, name: str, content: bytes, message: str) -> No
     with pytest.raises(ValueError, match=message) as refusal:
         read(path)
     assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_text_of_several_lines_is_no_row_of_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('address,x\n"1 Main St, York\nUK, Europe\n",1\n"2 Side St",2\n')
+    assert read(path).frame.shape == (2, 2)
 
 
 def test_bytes_in_another_order_are_read(tmp_path: Path) -> None:

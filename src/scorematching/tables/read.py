@@ -26,7 +26,15 @@ from scorematching.tables.sample import (
     sha256_of,
 )
 from scorematching.tables.size import check_memory
-from scorematching.tables.text import NAMES, Dialect, check_lines, decode, lines_of, sniff
+from scorematching.tables.text import (
+    CLOSE_QUOTES,
+    NAMES,
+    Dialect,
+    check_lines,
+    decode,
+    lines_of,
+    sniff,
+)
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 """Of the files that can be read."""
@@ -203,9 +211,12 @@ def _some(loaded: Loaded, max_rows: int | None, seed: int) -> Loaded:
 
 def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     text, encoding = decode(content, str(path))
-    dialect = _dialect(text, encoding, path)
-    check_lines(text, dialect, str(path))
-    frame = _parse(text, dialect)
+    try:
+        dialect = _dialect(text, encoding, path)
+        check_lines(text, dialect, str(path))
+        frame = _parse(text, dialect)
+    except (csv.Error, import_extra("pandas", "tables").errors.ParserError) as error:
+        raise ValueError(f"{path}: {str(error).strip()}; {CLOSE_QUOTES}") from error
     if dialect.header:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]

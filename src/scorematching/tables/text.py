@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,6 +19,9 @@ _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
 _GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
+
+CLOSE_QUOTES = "close the quotes around text in its line, and leave out fields of very long text"
+"""What to do about text that cannot be split into rows."""
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
 
@@ -148,7 +151,8 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
     """Require the same number of fields in every line, and at least one row.
 
     Raises:
-        ValueError: with the number of the first line that differs.
+        ValueError: with the number of the first line that differs, or has a quote that does not end
+            before the next rows.
     """
     if text[:4].lower() == "sep=":
         line = next(iter(lines_of(text))).strip()
@@ -157,10 +161,13 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
             "that line"
         )
     reader = csv.reader(lines_of(text), delimiter=dialect.delimiter, skipinitialspace=True)
-    first = next(row for row in reader if row)
+    numbered = _numbered(reader, name)
+    first = next(row for _, row in numbered if row)
     rows = int(not dialect.header)
-    for row in reader:
+    for start, row in numbered:
         rows += bool(row)
+        if reader.line_num > start:
+            _refuse_swallowed(row, len(first), dialect.delimiter, f"{name}, line {start}")
         if row and len(row) != len(first) and not _trails(row, first):
             kind = "the line of names" if dialect.header else "the first line"
             advice = _advice(first, row, rows)
@@ -170,6 +177,36 @@ def check_lines(text: str, dialect: Dialect, name: str) -> None:
             )
     if rows == 0:
         raise ValueError(f"{name} has a line of names and no rows below it; nothing can be fitted")
+
+
+def _numbered(reader: Any, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a reader of the csv module, each with the number of the line that it begins in."""
+    line = 1
+    try:
+        for row in reader:
+            yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{name}, line {line}: {error}; {CLOSE_QUOTES}") from error
+
+
+def _refuse_swallowed(row: list[str], fields: int, delimiter: str, place: str) -> None:
+    """Refuse a quote that ends some rows later: these would be text inside one field.
+
+    Args:
+        row: its fields.
+        fields: of every row.
+        delimiter: between them.
+        place: the file and the line, for the message.
+    """
+    for cell in row:
+        inside = cell.splitlines()[1:-1] if fields > 1 and "\n" in cell else []
+        cells = [next(csv.reader([line], delimiter=delimiter), []) for line in inside]
+        if any(len(each) == fields and any(map(_is_number, each)) for each in cells):
+            raise ValueError(
+                f"{place}: a quote that ends {len(inside) + 1} lines later, after rows of numbers, "
+                f"which would be text; {CLOSE_QUOTES}"
+            )
 
 
 def _advice(first: list[str], row: list[str], number: int) -> str:
