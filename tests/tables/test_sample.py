@@ -48,6 +48,16 @@ def test_names_after_empty_lines(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(some.frame, whole.frame.iloc[some.rows].reset_index(drop=True))
 
 
+@pytest.mark.parametrize("between", ["\n\n", "\r\n\r\n", "\r\r\n"])
+def test_empty_lines_between_rows_do_not_count(tmp_path: Path, between: str) -> None:
+    path = write(tmp_path / "t.csv")
+    path.write_bytes(path.read_text().replace("\n", between).encode())
+    whole, some = read(path), read(path, max_rows=90, seed=3)
+    assert some.rows is not None and some.total == 500 and len(some.frame) == 90
+    pd.testing.assert_frame_equal(some.frame, whole.frame.iloc[some.rows].reset_index(drop=True))
+    assert read(path, max_rows=500).total is None
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npy"])
 def test_a_sample_of_all_rows_is_the_table(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name)
@@ -93,6 +103,7 @@ def test_prepared_rows_are_those_of_the_file(tmp_path: Path) -> None:
     [
         ('a,b\n1,"x\ny"\n' * 20, "a quote that does not end in the same line"),
         ("a,b\n1,2\n".encode("utf-16"), "got UTF-16"),
+        ("a,b\r" + "1,2\r" * 60, "line 1: a carriage return alone"),
     ],
 )
 def test_lines_that_cannot_be_sampled(tmp_path: Path, text: str | bytes, message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scorematching._extras import import_extra
-from scorematching.tables.size import count_lines
 
 Rows = NDArray[np.int64]
 
@@ -68,41 +67,39 @@ def sample_parquet(path: Path, count: int, seed: int) -> tuple[Any, Rows, int]:
 def sample_lines(path: Path, count: int, seed: int) -> tuple[bytes, Rows, int]:
     """Lines of a text file, after the first one: their bytes, their numbers, lines of the file.
 
-    The first line is always kept; it may have the names of the columns. Empty lines before it do
-    not count.
+    The first line is always kept; it may have the names of the columns. Empty lines do not count.
 
     Raises:
         ValueError: if a line cannot be told from the next by its end alone.
     """
-    empty = _empty_lines(path)
-    total = max(0, count_lines(path) - empty - 1)
+    with path.open("rb") as file:
+        total = max(0, sum(1 for line in file if line.strip()) - 1)
     wanted = iter(drawn_rows(total, count, seed).tolist())
     following, rows, lines = next(wanted, None), [], []
     with path.open("rb") as file:
-        *_, first = (file.readline() for _ in range(empty + 1))
-        _check_line(path, first, empty + 1)
-        for number, line in enumerate(file):
+        numbered = ((place, line) for place, line in enumerate(file, 1) if line.strip())
+        place, first = next(numbered, (1, b""))
+        _check_line(path, first, place)
+        for number, (place, line) in enumerate(numbered):
             if number == following:
-                _check_line(path, line, empty + number + 2)
-                if line.strip():
-                    rows.append(number)
-                    lines.append(line.rstrip(b"\r\n"))
+                _check_line(path, line, place)
+                rows.append(number)
+                lines.append(line.rstrip(b"\r\n"))
                 following = next(wanted, None)
                 if following is None:
                     break
     return b"\n".join([first.rstrip(b"\r\n"), *lines]), np.array(rows, dtype=np.int64), total
 
 
-def _empty_lines(path: Path) -> int:
-    """Empty lines at the beginning of a file."""
-    with path.open("rb") as file:
-        return sum(1 for _ in takewhile(lambda line: not line.strip(b"\r\n"), file))
-
-
 def _check_line(path: Path, line: bytes, number: int) -> None:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError(
             f"{path} must be text in UTF-8 for a sample of its rows, got UTF-16; save it again"
+        )
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise ValueError(
+            f"{path}, line {number}: a carriage return alone, with which old programs end lines; "
+            "save the file again, with usual ends of lines, for a sample of its rows"
         )
     if line.count(b'"') % 2:
         raise ValueError(
