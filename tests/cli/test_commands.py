@@ -158,6 +158,21 @@ def test_compare_is_paired_and_antisymmetric(
     assert forward[1] == pytest.approx(-back[1], rel=0.2)  # each in the units of its first run
 
 
+def test_compare_takes_runs_of_which_one_set_columns_aside(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    other, new = tmp_path / "other", tmp_path / "new.csv"
+    fit = ["fit", str(small_table), "--out", str(other), *QUICK]
+    assert main([*fit, "--columns", "a,b,tenths"]) == 0
+    pd.read_csv(small_table).head(40).to_csv(new, index=False)
+    for runs in ((small_run, other), (other, small_run)):
+        for data in ([], ["--data", str(new)]):
+            assert main(["compare", *map(str, runs), *data]) == 0
+            assert "log-likelihood A - B:" in capsys.readouterr().out
+
+
 def test_compare_refuses_what_cannot_be_compared(
     small_run: Path, tmp_path: Path, small_table: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -9,7 +9,14 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of, without_copies
+from scorematching.cli.rows import (
+    completed,
+    far_columns,
+    kind_of_rows,
+    known_rows,
+    rows_of,
+    without_copies,
+)
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
@@ -38,7 +45,7 @@ def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir
     if a.about["width"] != b.about["width"]:
         say("A and B differ in the noise of rounded columns; rows have that of A")
     if a.kind == b.kind == "density":
-        found = [log_densities(run.model, rows[run.columns]) for run in (a, b)]
+        found = [log_densities(run.model, completed(run, rows)) for run in (a, b)]
         say(_verdict("log-likelihood A - B", paired_difference(*found), larger_is_better=True))
     x = loss_rows(a.space.rows(rows))
     losses = [model_losses(run.model, a.space.like(run.space), x) for run in (a, b)]

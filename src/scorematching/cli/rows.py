@@ -39,11 +39,18 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     comma = DECIMAL_COMMA in loaded.notes
     present = loaded.frame[[name for name in run.columns if name not in absent]]
     numbers = present.apply(lambda values: numbers_of(values, comma)).astype(np.float64)
+    numbers = completed(run, numbers)
+    _refuse_far(run, loaded, numbers)
+    return numbers
+
+
+def completed(run: Run, numbers: Any) -> Any:
+    """The columns that a model takes; those that were set aside follow from others if not there."""
+    absent = [name for name in run.columns if name not in numbers]
     if absent:
         modelled = torch.tensor(numbers[run.summary.modelled].to_numpy())
         restored = run.model.table_.restore(modelled).numpy()
         numbers = numbers.assign(**{name: restored[:, run.columns.index(name)] for name in absent})
-    _refuse_far(run, loaded, numbers)
     return numbers[run.columns]
 
 
