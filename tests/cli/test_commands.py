@@ -212,6 +212,24 @@ def test_other_units_are_said(
     assert "is far from" not in capsys.readouterr().out
 
 
+def test_columns_set_aside_that_differ_are_said(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model takes no notice of them, so that another group would look like the one fitted."""
+    new, out = tmp_path / "new.csv", tmp_path / "scored.csv"
+    table = pd.read_csv(small_table)
+    for unit, is_said in ((8.0, True), (7.0, False)):
+        table.head(40).assign(unit=unit).to_csv(new, index=False)
+        for command in (
+            ["score", str(small_run), str(new), "--out", str(out), "--overwrite"],
+            ["evaluate", str(small_run), str(new)],
+            ["compare", str(small_run), str(small_run), "--data", str(new)],
+        ):
+            assert main(command) == 0
+            said = "X differs in 40 rows from the values of column 'unit'"
+            assert (said in capsys.readouterr().out) == is_said
+
+
 def test_one_row_has_no_standard_error(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

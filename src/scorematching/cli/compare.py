@@ -10,6 +10,7 @@ import typer
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
 from scorematching.cli.rows import (
+    aside_columns,
     completed,
     far_columns,
     kind_of_rows,
@@ -70,7 +71,7 @@ def _check_columns(a: Run, b: Run) -> None:
 def _given_rows(a: Run, b: Run, data: str, data_dir: str | None) -> Any:
     loaded = read(data, data_dir)
     rows = rows_of(a, loaded, "compare")
-    say(*known_rows(loaded, a, b), *far_columns(a, rows))
+    say(*known_rows(loaded, a, b), *far_columns(a, rows), *aside_columns(a, rows))
     return rows
 
 

@@ -9,7 +9,7 @@ import typer
 
 from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, Table, say
-from scorematching.cli.rows import far_columns, kind_of_rows, known_rows, rows_of
+from scorematching.cli.rows import aside_columns, far_columns, kind_of_rows, known_rows, rows_of
 from scorematching.runs import HeldOut, hold_out_scores, open_run
 from scorematching.tables import read
 
@@ -35,7 +35,7 @@ def evaluate(
     else:
         loaded = read(new, data_dir)
         rows = rows_of(found, loaded, "evaluate")
-        say(*known_rows(loaded, found), *far_columns(found, rows))
+        say(*known_rows(loaded, found), *far_columns(found, rows), *aside_columns(found, rows))
         called = f"{kind_of_rows(rows)} of {new}"
         rows = found.noisy(rows)
     scores = hold_out_scores(found.model, found.baselines, found.space, rows)

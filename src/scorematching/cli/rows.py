@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,16 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
                 f"where the fit had {mean:.4g} +- {std:.2g}; are these other units?"
             )
     return said
+
+
+def aside_columns(run: Run, numbers: Any) -> list[str]:
+    """A line if columns that were set aside have other values than follow from the fit."""
+    table = getattr(run.model, "table_", None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if table is not None:
+            table.warn_if_off(torch.tensor(numbers[run.columns].to_numpy()))
+    return [str(warning.message) for warning in caught]
 
 
 def known_rows(loaded: Loaded, *runs: Run) -> list[str]:
