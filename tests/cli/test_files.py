@@ -247,3 +247,10 @@ def test_a_full_disk_is_named_with_the_file(
     assert f"{out} could not be written (No space left on device)" in said
     assert "fit again" in said and "resume" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_values_that_parquet_cannot_hold(tmp_path: Path) -> None:
+    path = tmp_path / "scored.parquet"
+    with pytest.raises(ValueError, match=r"scored.parquet must have values that .* write .csv"):
+        write_frame(FRAME.assign(number=[10**25] * len(FRAME)), path)
+    assert not list(tmp_path.iterdir())

@@ -32,11 +32,18 @@ def write_frame(frame: Any, path: Path) -> None:
 
     Raises:
         OSError: naming the file, if it could not be written.
+        ValueError: naming the file, if parquet cannot hold a value.
     """
     suffix = path.suffix.lower()
     with writing(path, "free space, or choose another place for --out"), replacing(path) as new:
         if suffix == ".parquet":
-            import_extra("pyarrow", "tables")
-            frame.to_parquet(new)
+            arrow = import_extra("pyarrow", "tables")
+            try:
+                frame.to_parquet(new)
+            except (arrow.ArrowException, OverflowError) as error:  # as for 10**25
+                reason = str(error).splitlines()[0]
+                raise ValueError(
+                    f"{path} must have values that parquet can hold, got: {reason}; write .csv"
+                ) from error
         else:
             frame.to_csv(new, index=False, sep="\t" if suffix == ".tsv" else ",")
