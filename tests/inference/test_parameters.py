@@ -112,6 +112,17 @@ def test_predictions_match_columns_by_name(how: Any) -> None:
         result.predict(table.rename(columns={"b": "c"}), "score")
 
 
+def test_predictions_match_columns_whose_names_are_numbers() -> None:
+    """They went by position: a data frame of an array has the columns 0, 1, 2."""
+    table = pd.DataFrame(X.numpy() * [1.0, 5.0])
+    result = fit(models.Gaussian(2), table)
+    expected = result.predict(table.to_numpy())
+    np.testing.assert_array_equal(result.predict(table[[1, 0]]), expected)
+    np.testing.assert_array_equal(result.predict(table.set_axis(["a", "b"], axis=1)), expected)
+    with pytest.raises(ValueError, match=r"the columns of the fit, \[0, 1\], got \[0, 2\]"):
+        result.predict(table.rename(columns={1: 2}), "score")
+
+
 def test_results_of_unnormalised_models_have_no_likelihood() -> None:
     """They were compared as if their constants were zero, with p-values of zero."""
     x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

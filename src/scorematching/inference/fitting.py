@@ -156,7 +156,7 @@ class Prepared(NamedTuple):
     problem: Problem
     objective: Objective
     seed: int
-    columns: tuple[str, ...] | None
+    columns: tuple[Any, ...] | None
 
 
 def prepare(

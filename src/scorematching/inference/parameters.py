@@ -207,14 +207,15 @@ def _refuse_disguised(value: Any, name: str) -> None:
         )
 
 
-def column_names(X: Any) -> tuple[str, ...] | None:
+def column_names(X: Any) -> tuple[Any, ...] | None:
     """Names of the columns of a data frame; None if there are none."""
-    names = tuple(getattr(X, "columns", ()))
-    return names if names and all(isinstance(name, str) for name in names) else None
+    return tuple(getattr(X, "columns", ())) or None
 
 
-def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:
+def in_order(X: Any, columns: tuple[Any, ...] | None) -> Any:
     """A data frame with columns in the order of those of the fit; anything else as it is.
+
+    Names that are numbers, as ``pandas.DataFrame(X)`` has them, are not compared with text.
 
     Raises:
         ValueError: if it has other columns.
@@ -222,7 +223,9 @@ def in_order(X: Any, columns: tuple[str, ...] | None) -> Any:
     given = column_names(X)
     if columns is None or given is None or given == columns:
         return X
-    if sorted(given) != sorted(columns):
+    if isinstance(given[0], str) != isinstance(columns[0], str):
+        return X
+    if set(given) != set(columns) or len(given) != len(columns):
         raise ValueError(
             f"X must have the columns of the fit, {[*columns][:5]}, got {[*given][:5]}; rename or "
             "select them"

@@ -47,7 +47,7 @@ class Setting:
     objective: Objective
     groups: Tensor | None
     seed: int
-    columns: tuple[str, ...] | None = None
+    columns: tuple[Any, ...] | None = None
 
     @property
     def event(self) -> torch.Size:
