@@ -38,7 +38,7 @@ def groups_of(cluster: Any, used: Tensor) -> Tensor | None:
     """
     if cluster is None:
         return None
-    labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    labels = _as_labels(cluster)
     if labels.shape != (len(used),):
         raise ValueError(
             f"cluster must hold one label per row of X, shape ({len(used)},), got {labels.shape}; "
@@ -57,6 +57,13 @@ def groups_of(cluster: Any, used: Tensor) -> Tensor | None:
             "independent rows"
         )
     return torch.tensor([places.get(name, 0) for name in names])
+
+
+def _as_labels(cluster: Any) -> Any:
+    """Labels as an array; those of a list as they are, of which numpy would write NaN as "nan"."""
+    labels = np.asarray(cluster.detach().cpu() if isinstance(cluster, Tensor) else cluster)
+    is_text = labels.dtype.kind in "SU" and not isinstance(cluster, np.ndarray)
+    return np.asarray(cluster, dtype=object) if is_text else labels
 
 
 def _is_missing(name: Any) -> bool:

@@ -48,6 +48,22 @@ def test_missing_labels_are_refused(label: Any) -> None:
         fit(models.Gaussian(2), points(100), cluster=labels)
 
 
+@pytest.mark.parametrize("label", [math.nan, None, pd.NA])
+def test_missing_labels_among_text_are_refused(label: Any) -> None:
+    """In a list of text, NaN became a cluster called "nan"."""
+    labels: list[Any] = [label] * 10 + ["a"] * 40 + ["b"] * 50
+    with pytest.raises(ValueError, match="cluster must have a label for every row, got none in 10"):
+        fit(models.Gaussian(2), points(100), cluster=labels)
+
+
+def test_labels_in_a_list_are_told_apart() -> None:
+    """Beside text, the number 1 was taken for the text "1"."""
+    x, labels = points(90), [(1, "1", "a")[i % 3] for i in range(90)]
+    found = fit(models.Gaussian(2), x, cluster=labels)
+    numbers = fit(models.Gaussian(2), x, cluster=np.arange(90) % 3)
+    np.testing.assert_allclose(found.cov_params(), numbers.cov_params(), rtol=1e-12)
+
+
 def test_labels_of_any_kind() -> None:
     x = points(90)
     numbers = fit(models.Gaussian(2), x, cluster=np.arange(90) % 3)
