@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -46,11 +47,23 @@ def test_restrictions_that_follow_from_each_other_are_refused_in_all_units() -> 
         ([[math.inf, 0, 0, 0, 0]], 0.0, "R must be finite"),
         (["linear[0]"], "a", "q must be numbers"),
         ([[1, 2], [3]], 0.0, "R must be numbers"),
+        (0, 0.0, r"R must have one column per parameter, shape \(k, 5\), got \(1, 1\)"),
+        (None, 0.0, "R must be finite, got None"),
+        ({"linear[0]": 1.0}, 0.0, "R must be names .*, got a dict, whose values would be left out"),
     ],
 )
 def test_restrictions_must_be_finite_numbers(R: Any, q: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         gaussian_fit().wald_test(R, q)
+
+
+def test_restrictions_in_a_data_frame_are_its_numbers() -> None:
+    """Names of its columns were taken for what was tested: that all parameters are zero."""
+    result = gaussian_fit()
+    R = pd.DataFrame([[1.0, -2.0, 0.0, 0.0, 0.0]], columns=list(result.names))
+    assert result.wald_test(R[R.columns[::-1]]) == result.wald_test(R.to_numpy())
+    with pytest.raises(ValueError, match="R must have a column for every parameter"):
+        result.wald_test(R.drop(columns="linear[1]"))
 
 
 def test_restrictions_may_need_gradients() -> None:

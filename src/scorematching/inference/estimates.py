@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import is_number
-from scorematching.inference.parameters import as_float64
+from scorematching.inference.parameters import as_float64, column_names
 from scorematching.inference.summary import Summary
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -175,7 +175,8 @@ class Estimates:
     def _restrictions(self, R: Any) -> Tensor:
         if isinstance(R, str):
             R = [R]
-        if all(isinstance(name, str) for name in R):
+        R = _in_order(R, self.names)
+        if _are_names(R):
             R = np.eye(len(self.names))[[self._position(name) for name in R]]
         matrix = torch.atleast_2d(_finite(R, "R"))
         if matrix.ndim != 2 or len(matrix) == 0 or matrix.shape[1] != len(self.names):
@@ -195,6 +196,31 @@ class Estimates:
 
     def _named(self, values: Tensor) -> NamedValues:
         return NamedValues(self.names, values.numpy())
+
+
+def _in_order(R: Any, names: tuple[str, ...]) -> Any:
+    """Restrictions, with those of a table in the order of the parameters."""
+    if isinstance(R, Mapping):
+        raise TypeError(
+            "R must be names of parameters or numbers, got a dict, whose values would be left "
+            "out; pass names as R and values as q, such as wald_test([*hypotheses], "
+            "[*hypotheses.values()])"
+        )
+    columns = column_names(R)
+    if columns is None:
+        return R
+    if sorted(columns) != sorted(names):
+        raise ValueError(
+            f"R must have a column for every parameter, {list(names)[:5]}, got "
+            f"{list(columns)[:5]}; columns of zeros stand for those that are not tested"
+        )
+    return R[list(names)].to_numpy()
+
+
+def _are_names(R: Any) -> bool:
+    """Whether these are names of parameters."""
+    is_list = isinstance(R, Iterable) and getattr(R, "ndim", None) != 0
+    return is_list and all(isinstance(name, str) for name in R)
 
 
 def _finite(values: Any, name: str) -> Tensor:
