@@ -24,6 +24,7 @@ from scorematching.inference.fitting import prepare
 from scorematching.inference.missing import Marginal
 from scorematching.inference.models import PPI, Gaussian, TruncatedGaussian, VonMisesFisher
 from scorematching.inference.pieces import ProblemInPieces
+from scorematching.inference.problem import jacobian
 
 PRECISION = np.array([[1.5, 0.6], [0.6, 1.0]])
 
@@ -182,6 +183,19 @@ def test_equation_and_errors_of_a_robust_fit() -> None:
     slope = (equation(tau + step).mean() - equation(tau - step).mean()) / (2 * step)
     expected = math.sqrt((equation(tau) ** 2).mean() / len(x)) / abs(slope)
     assert result.bse[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_errors_of_a_robust_fit_take_few_backward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took one for each point, and memory for N^2 numbers: 20 GB for 50,000 points."""
+    sizes = []
+
+    def counted(g: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        sizes.append(len(g))
+        return jacobian(g, inputs)
+
+    monkeypatch.setattr("scorematching.inference.robust.jacobian", counted)
+    fit_robust(Gaussian(2), normal_points(100), power=0.1)
+    assert sizes == [5]
 
 
 def test_clusters_of_a_robust_fit() -> None:

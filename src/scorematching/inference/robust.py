@@ -172,8 +172,10 @@ def _result(
     require_variation(problem, found)
     x, own = problem.parts[0].x, prepared.problem.model
     leaf = theta.detach().requires_grad_()
-    (slopes,) = jacobian(_weights(own, leaf, x, power, weight), (leaf,))  # (N, P)
-    bread = torch.linalg.inv(found.hessian + found.gradients.T @ slopes)
+    # Summed over points first: P backward passes, where derivatives of all weights would take N.
+    weighted = found.gradients.T @ _weights(own, leaf, x, power, weight)
+    (slopes,) = jacobian(weighted, (leaf,))
+    bread = torch.linalg.inv(found.hessian + slopes)
     covariance = bread @ meat(found.gradients, problem.weights, groups) @ bread.T
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
