@@ -198,6 +198,14 @@ def test_errors_of_a_robust_fit_take_few_backward_passes(monkeypatch: pytest.Mon
     assert sizes == [5]
 
 
+@pytest.mark.parametrize("cluster", [None, torch.arange(100) % 7])
+def test_h_and_k_of_a_robust_fit_give_the_covariance(cluster: Tensor | None) -> None:
+    """H was that of fixed weights, with which `how_many_projections` was too low."""
+    found = fit_robust(Gaussian(2), normal_points(100), power=0.3, cluster=cluster)
+    inverse = np.linalg.inv(found.H)
+    np.testing.assert_allclose(inverse @ found.K @ inverse.T / 100, found.cov_params(), rtol=1e-8)
+
+
 def test_clusters_of_a_robust_fit() -> None:
     """The equation of one number again, with the variance of its sums in clusters."""
     x, c, labels = normal_points(200)[:, :1].numpy(), 0.4, np.arange(200) % 40

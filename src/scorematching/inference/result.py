@@ -124,7 +124,10 @@ class FitResult(Estimates):
 
     @property
     def H(self) -> Array:
-        """The Hessian of the mean loss at the estimates, ``(P, P)``."""
+        """The Hessian of the mean loss at the estimates, ``(P, P)``.
+
+        Of a robust fit, the derivative of its estimating equation, which is not symmetric.
+        """
         return self._setting.optimum.derivatives.hessian.numpy().copy()
 
     @property
@@ -132,7 +135,7 @@ class FitResult(Estimates):
         """The variance of the (weighted) gradient of one point's loss, ``(P, P)``.
 
         Of clusters, N times the variance of their shares in the mean: with it the covariance of the
-        estimates is ``H^-1 K H^-1 / N``.
+        estimates is ``H^-1 K H'^-1 / N``.
         """
         setting = self._setting
         rows, weights = setting.optimum.derivatives.gradients, setting.problem.weights

@@ -17,7 +17,7 @@ from scorematching._checks import check_positive, check_shape
 from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
-from scorematching.inference.covariance import meat, require_variation
+from scorematching.inference.covariance import require_variation, sandwich
 from scorematching.inference.fitting import Prepared, check_model, prepare
 from scorematching.inference.growth import require_variance
 from scorematching.inference.optimise import Optimum, minimise
@@ -175,8 +175,8 @@ def _result(
     # Summed over points first: P backward passes, where derivatives of all weights would take N.
     weighted = found.gradients.T @ _weights(own, leaf, x, power, weight)
     (slopes,) = jacobian(weighted, (leaf,))
-    bread = torch.linalg.inv(found.hessian + slopes)
-    covariance = bread @ meat(found.gradients, problem.weights, groups) @ bread.T
+    found = found._replace(hessian=found.hessian + slopes)  # of the equation: not symmetric
+    covariance = sandwich(found, problem.weights, groups)
     method = f"Windham's weights of power {power:g}, {iterations} turns"
     optimum = Optimum(theta, found, method, iterations)
     require_variance(problem, optimum)
