@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -204,6 +205,12 @@ def test_h_and_k_of_a_robust_fit_give_the_covariance(cluster: Tensor | None) -> 
     found = fit_robust(Gaussian(2), normal_points(100), power=0.3, cluster=cluster)
     inverse = np.linalg.inv(found.H)
     np.testing.assert_allclose(inverse @ found.K @ inverse.T / 100, found.cov_params(), rtol=1e-8)
+
+
+def test_a_robust_fit_can_be_pickled() -> None:
+    found = fit_robust(Gaussian(2), normal_points(50), power=0.1)
+    loaded = pickle.loads(pickle.dumps(found))
+    assert str(loaded.summary()) == str(found.summary())
 
 
 def test_clusters_of_a_robust_fit() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,12 +88,17 @@ def fit_robust(
         )
     check_model(prepared.problem)
     weight = own.call if log_weight is None else _checked(log_weight, prepared.problem)
-    tilted = replace(own, call=lambda theta, x: own.call(theta, x) + power * weight(theta, x))
+    tilted = replace(own, call=partial(_tilted, own.call, weight, power))
     problem = replace(prepared.problem, model=tilted)
     x = problem.parts[0].x
     theta, iterations = _iterate(problem, x, power, weight)
     settled = _weighted(problem, theta, x, power, weight)
     return _result(prepared, settled, theta, iterations, power, weight, groups)
+
+
+def _tilted(call: LogWeight, weight: LogWeight, power: float, theta: Theta, x: Tensor) -> Tensor:
+    """The log-density of weighted points, ``(N,)``; not a closure, so that it can be pickled."""
+    return call(theta, x) + power * weight(theta, x)
 
 
 def _checked(log_weight: LogWeight, problem: Problem) -> LogWeight:
