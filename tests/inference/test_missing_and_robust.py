@@ -98,6 +98,15 @@ def test_marginal_density() -> None:
     torch.testing.assert_close(swapped - swapped[0], expected - expected[0])
 
 
+def test_marginal_density_is_normalised() -> None:
+    """Draws whose density is that of the model weigh one; their number was a factor."""
+    normal = torch.distributions.Normal(0.0, 1.0)
+    z, x = normal_points(12)[:, :1].reshape(4, 3, 1), normal_points(3)[:, 1:]
+    marginal = Marginal(torch.tensor([False, True]), z, normal.log_prob(z[..., 0]))
+    found = marginal(lambda x: normal.log_prob(x).sum(-1))(x)
+    torch.testing.assert_close(found, normal.log_prob(x[:, 0]))
+
+
 @pytest.mark.parametrize(
     "objective", [sm.ScoreMatching(), sm.SlicedScoreMatchingVR()], ids=["exact", "reduced"]
 )

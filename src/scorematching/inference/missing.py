@@ -119,7 +119,7 @@ class Marginal:
 
     def __call__(self, call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The marginal of a log-density ``(N, D) -> (N,)``."""
-        return lambda x: torch.logsumexp(self.log_weights(call, x), 0)
+        return lambda x: torch.logsumexp(self.log_weights(call, x), 0) - math.log(len(self.z))
 
     def log_weights(self, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """``log f(x_o, z_k) - log q(z_k)`` at observed coordinates, ``(K, n)``."""
