@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import scorematching as sm
-from scorematching.inference import NotConvergedError, SingularInformationError, fit, models
+from scorematching.inference import (
+    NotConvergedError,
+    SingularInformationError,
+    fit,
+    fit_robust,
+    models,
+)
 from scorematching.inference import problem as problem_module
 from scorematching.inference.fitting import independent
 from scorematching.inference.parameters import parametric
@@ -68,6 +75,28 @@ def normal_by_hand(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     inverse = np.linalg.inv(hessian)
     values = np.concatenate([b, [precision[i, j] for i, j in pairs]])
     return values, inverse @ (psi.T @ psi / n) @ inverse / n
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("max_memory", [None, 2**26])
+def test_fits_without_gradients_around_them(mode: Any, max_memory: int | None) -> None:
+    """They ended in errors of torch."""
+
+    def everything() -> str:
+        g, x = (
+            torch.Generator().manual_seed(0),
+            torch.linspace(-1.3, 1.4, 60).double().tan()[:, None],
+        )
+        objective = sm.SlicedScoreMatching()
+        result = fit(models.StudentTExperts(1), x, objective, generator=g, max_memory=max_memory)
+        robust = fit_robust(models.Gaussian(1), x, 0.1)
+        alpha = result.function(lambda theta: theta["log_alpha"].exp())
+        parts = (result, result.how_many_projections(), alpha, robust)
+        return "".join(map(str, parts))
+
+    expected = everything()
+    with mode():
+        assert everything() == expected
 
 
 def test_normal_precision_by_closed_form() -> None:

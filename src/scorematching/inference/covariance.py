@@ -53,6 +53,8 @@ def sandwich(derivatives: Derivatives, weights: Tensor, groups: Tensor | None) -
     return 0.5 * (covariance + covariance.T)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def split(
     problem: Problem, theta: Tensor, groups: Tensor | None, generator: torch.Generator | None
 ) -> Split:

@@ -239,7 +239,7 @@ def transformed(
     names: Sequence[str], function: Callable[[Tensor], Tensor], values: Tensor, covariance: Tensor
 ) -> Estimates:
     """A function of estimates, ``g(theta)``, with covariance ``G C G'``, G its derivative."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         theta = values.detach().clone().requires_grad_()
         y = function(theta)
         if not y.requires_grad:

@@ -49,6 +49,8 @@ CHECKED = 128
 """Points at which the model's smoothness and derivatives are checked."""
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit(
     model: Any,
     X: Any,

@@ -119,7 +119,8 @@ class FitResult(Estimates):
     @property
     def loss(self) -> float:
         """The (weighted) mean loss at the estimates."""
-        value, _ = self._setting.problem.value_and_gradient(self._values)
+        with torch.inference_mode(False), torch.enable_grad():
+            value, _ = self._setting.problem.value_and_gradient(self._values)
         return float(value)
 
     @property

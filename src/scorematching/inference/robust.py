@@ -34,6 +34,8 @@ TOLERANCE = 1e-9
 LogWeight = Callable[[Theta, Tensor], Tensor]
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit_robust(
     model: Any,
     X: Any,
