@@ -285,6 +285,17 @@ def test_robust_fits_advise_what_they_take() -> None:
         fit_robust(Gaussian(2), x, power=0.1)
 
 
+@pytest.mark.parametrize("objective", [sm.MaximumLikelihood(), sm.DenoisingScoreMatching(0.5)])
+def test_robust_fits_take_no_loss_that_the_weights_bias(objective: sm.Objective) -> None:
+    """By maximum likelihood with a power of 0.3 a standard deviation of 1 was 0.84."""
+
+    def normal(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        return (-0.5 * (x / theta["log_sd"].exp()).square() - theta["log_sd"]).sum(-1)
+
+    with pytest.raises(ValueError, match=r"objective must be ScoreMatching\(\) or a sliced one"):
+        fit_robust(normal, normal_points(50), 0.3, objective=objective, start={"log_sd": 0.0})
+
+
 def test_bad_input_of_robust_fits() -> None:
     x = normal_points(50)
     with pytest.raises(ValueError, match="power must be positive"):

@@ -26,6 +26,8 @@ from scorematching.inference.parameters import Parametric, Theta, as_float64
 from scorematching.inference.problem import Problem, jacobian
 from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives.base import Objective
+from scorematching.objectives.denoising import DenoisingScoreMatching
+from scorematching.objectives.likelihood import MaximumLikelihood
 
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-9
@@ -57,7 +59,7 @@ def fit_robust(
         X: points ``(N, *event)``.
         power: of the density in the weights, above zero; efficiency falls and robustness rises
             with it. A few hundredths to one half are usual.
-        objective: as for `fit`.
+        objective: `ScoreMatching` by default, or a sliced one.
         start: initial values by name, as for `fit`.
         domain: where the points live, as for `fit`.
         log_weight: ``(theta, x) -> (N,)``, the part of the log-density that weights are made of;
@@ -78,6 +80,7 @@ def fit_robust(
         True
     """
     check_positive(power, "power", "0.1 is a start; fit(...) is the case of power zero")
+    _require_score_matching(objective)
     _refuse_missing(X)
     prepared = prepare(model, X, objective, start, None, domain, None, generator)
     require_same_order(X, cluster, "cluster")
@@ -92,9 +95,8 @@ def fit_robust(
     weight = own.call if log_weight is None else _checked(log_weight, prepared.problem)
     tilted = replace(own, call=partial(_tilted, own.call, weight, power))
     problem = replace(prepared.problem, model=tilted)
-    x = problem.parts[0].x
-    theta, iterations = _iterate(problem, x, power, weight)
-    settled = _weighted(problem, theta, x, power, weight)
+    theta, iterations = _iterate(problem, problem.parts[0].x, power, weight)
+    settled = _weighted(problem, theta, problem.parts[0].x, power, weight)
     return _result(prepared, settled, theta, iterations, power, weight, groups)
 
 
@@ -109,6 +111,20 @@ def _checked(log_weight: LogWeight, problem: Problem) -> LogWeight:
     wanted = "log_weight must return one number per point, shape {}"
     check_shape(found, (problem.num_points,), wanted, "sum over columns, not over points")
     return log_weight
+
+
+def _require_score_matching(objective: Any) -> None:
+    """Refuse losses with a minimum elsewhere: ``p^(1 + c)`` is not normalised, nor that of noise.
+
+    Raises:
+        ValueError: if it is a likelihood, or denoises.
+    """
+    if isinstance(objective, (MaximumLikelihood, DenoisingScoreMatching)):
+        raise ValueError(
+            "objective must be ScoreMatching() or a sliced one for fit_robust, got "
+            f"{type(objective).__name__}(), with which the weights would bias the estimates; leave "
+            "it out"
+        )
 
 
 def _refuse_missing(X: Any) -> None:
