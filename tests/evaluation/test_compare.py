@@ -36,6 +36,16 @@ def test_difference_by_hand():
     assert found.b.mean == pytest.approx((2 * r2 - 4).mean().item(), rel=ROUTES)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_decides_nothing(dtype):
+    """One model in two forms: the verdict was "a is better" with p = 0."""
+    x = points(4000).to(dtype)
+    third = torch.tensor(1 / 3, dtype=dtype)
+    found = compare(lambda x: -third * x, lambda x: -(x / 3) * (1 + torch.finfo(dtype).eps), x)
+    assert found.better is None and found.difference.mean == 0
+    assert compare(lambda x: -x, lambda x: -2 * x, x).better == "a"
+
+
 def test_clusters_by_hand():
     """Every point three times is no more than once; errors were too small by the root of three."""
     x = points(50)

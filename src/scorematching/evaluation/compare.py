@@ -21,6 +21,9 @@ from scorematching.objectives import Objective
 
 _BATCH_SIZE = 1024
 
+ROUNDING = 256
+"""Units of rounding of the largest loss up to which differences are none."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -118,7 +121,7 @@ def compare(
     for name, values in zip("ab", losses):
         _check_losses(values, name)
     one, other = losses
-    difference = Estimate.of(one - other, groups)
+    difference = Estimate.of(_differences(one, other), groups)
     return Comparison(difference, Estimate.of(one, groups), Estimate.of(other, groups), level)
 
 
@@ -128,12 +131,23 @@ def _losses(
     """Losses of a model at all points, ``(N,)``."""
     field, x = field_at(model, X, whole_space=objective is None)
     if objective is None:
-        return score_matching_losses(field, x, _BATCH_SIZE, max_memory).double().cpu()
+        return score_matching_losses(field, x, _BATCH_SIZE, max_memory).cpu()
     check_repeats(field.model.evaluate, x, limited=max_memory is not None)
     generator = torch.Generator(x.device).manual_seed(seed)
     loss = partial(objective, field, generator=generator)
     with torch.no_grad():
-        return in_chunks(loss, [x], batch_for(field, x, _BATCH_SIZE), max_memory).double().cpu()
+        return in_chunks(loss, [x], batch_for(field, x, _BATCH_SIZE), max_memory).cpu()
+
+
+def _differences(one: Tensor, other: Tensor) -> Tensor:
+    """Differences of losses ``(N,)`` in double precision, zeros where all of them are rounding.
+
+    Rounding errors of one model that is computed in two ways need not have mean zero.
+    """
+    difference = one.double() - other.double()
+    rounding = max(torch.finfo(part.dtype).eps * float(part.abs().max()) for part in (one, other))
+    is_rounding = float(difference.abs().max()) <= ROUNDING * rounding
+    return torch.zeros_like(difference) if is_rounding else difference
 
 
 def _check_losses(losses: Tensor, name: str) -> None:
