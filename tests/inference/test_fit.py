@@ -237,6 +237,13 @@ def test_monte_carlo_estimate_is_the_fit(generator: torch.Generator) -> None:
     assert result.params["precision"] == pytest.approx(float(expected), rel=1e-10)
 
 
+def test_finite_differences_are_refused() -> None:
+    """Points in units far below the step had wrong estimates, with small standard errors."""
+    x = 0.01 * normal_points(50, 1)
+    with pytest.raises(ValueError, match="objective must have exact derivatives"):
+        fit(models.Gaussian(1), x, sm.FiniteDifferenceSSM())
+
+
 def test_directions_are_independent_between_points(generator: torch.Generator) -> None:
     x = torch.zeros(2, 4, dtype=torch.float64)
     for objective in (

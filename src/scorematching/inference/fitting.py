@@ -41,6 +41,7 @@ from scorematching.inference.result import FitResult, Setting
 from scorematching.objectives import ScoreMatching
 from scorematching.objectives.base import Objective
 from scorematching.objectives.denoising import DenoisingScoreMatching, NoiseLadder
+from scorematching.objectives.finite_difference import FiniteDifferenceSSM
 from scorematching.objectives.likelihood import MaximumLikelihood
 from scorematching.objectives.sliced import Sliced
 from scorematching.projections import Rademacher, SplitRademacher
@@ -281,13 +282,19 @@ def independent(objective: Any) -> Objective:
 
     Raises:
         TypeError: if it has no loss that a fit can use.
-        ValueError: if it estimates something from the batch.
+        ValueError: if it estimates something from the batch, or takes finite differences.
     """
     kinds = (ScoreMatching, Sliced, DenoisingScoreMatching, MaximumLikelihood)
     if not isinstance(objective, kinds):
         raise TypeError(
             f"objective must be a loss of single points, got {objective!r}; use ScoreMatching(), "
             "SlicedScoreMatchingVR(), SlicedScoreMatching() or DenoisingScoreMatching(sigma)"
+        )
+    if isinstance(objective, FiniteDifferenceSSM):
+        raise ValueError(
+            "objective must have exact derivatives, got FiniteDifferenceSSM, whose estimates are "
+            "biased where its step is not small in the units of the data, which standard errors do "
+            "not show; use SlicedScoreMatching, its limit for small steps"
         )
     if isinstance(getattr(objective, "sigma", None), NoiseLadder):
         raise ValueError(
