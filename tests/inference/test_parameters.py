@@ -123,6 +123,14 @@ def test_predictions_match_columns_whose_names_are_numbers() -> None:
         result.predict(table.rename(columns={1: 2}), "score")
 
 
+def test_names_of_parameters_are_text() -> None:
+    """Estimates of a parameter called 1 were those at position 1, and had no summary."""
+    with pytest.raises(
+        TypeError, match=r"start must have text as names of parameters, got \[1, 0\]"
+    ):
+        fit(lambda theta, x: -(theta[1] * x**2).sum(-1) + theta[0], X, start={1: 1.0, 0: 0.0})
+
+
 def test_results_of_unnormalised_models_have_no_likelihood() -> None:
     """They were compared as if their constants were zero, with p-values of zero."""
     x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -87,6 +87,11 @@ def parametric(model: Any, start: Any) -> Parametric:
             "start must be a dict of initial values by parameter name for a model that is a "
             f"function f(theta, x), got {start!r}; pass start={{'mean': 0.0, ...}}"
         )
+    if not all(isinstance(name, str) for name in start):
+        raise TypeError(
+            f"start must have text as names of parameters, got {list(start)[:5]}, which results "
+            "could not tell from positions; write {'a': 0.0} and theta['a']"
+        )
     values = {name: as_float64(value, f"start[{name!r}]") for name, value in start.items()}
     label = getattr(model, "__name__", type(model).__name__)
     return _assemble(partial(_call_function, model), values, {}, label, vector)
