@@ -87,9 +87,8 @@ class Symmetric:
         return (self.rows == self.columns).to(torch.get_default_dtype())
 
     def form(self, entries: Tensor, x: Tensor) -> Tensor:
-        """``x' A x``, ``(N,)``: entries above the diagonal count twice."""
-        twice = torch.where(self.rows == self.columns, 1.0, 2.0).to(x)
-        return (x[:, self.rows] * x[:, self.columns] * twice) @ entries
+        """``x' A x``, ``(N,)``, without the products of all pairs of columns."""
+        return ((x @ self.matrix(entries)) * x).sum(-1)
 
     def matrix(self, entries: Tensor) -> Tensor:
         """The matrix itself, ``(D, D)``."""
