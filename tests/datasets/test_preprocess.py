@@ -256,6 +256,8 @@ def test_dequantise_takes_arrays_and_data_frames() -> None:
     assert ((noisy - frame).abs() <= 0.5).to_numpy().all()
     array = dequantise(frame.to_numpy(), generator(1))
     np.testing.assert_array_equal(array, noisy.to_numpy())
+    with pytest.raises(ValueError, match=r"columns of the fit in their order, \['a', 'b'\], got"):
+        dequantise(frame[["b", "a"]])
 
 
 def test_dequantise_noise_is_uniform_on_its_support() -> None:

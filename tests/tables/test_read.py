@@ -206,6 +206,27 @@ def test_data_sets_by_name() -> None:
     assert read("banana").sha256 == read("banana").sha256  # drawn from the same seed
 
 
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        (("487", "2.053", "12.345"), True),
+        (("487", "NA", "-2.053"), True),
+        (("487", "2.05", "12.345"), False),
+        (("1487", "2.053", "12.345"), False),
+        (("487.000", "2.053", "12.345"), False),
+        (("487", "0.053", "12.345"), False),
+    ],
+)
+def test_points_that_may_separate_thousands_are_named(
+    tmp_path: Path, cells: tuple[str, ...], named: bool
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "".join(f"1.5;{cell}\n" for cell in cells))
+    found = [note for note in read(path).notes if "separates thousands" in note]
+    number = next(cell for cell in cells if "." in cell)
+    assert [note[: len(number) + 3] for note in found] == [f"b: {number}"] * named
+
+
 def test_points_of_thousands_beside_decimal_commas(tmp_path: Path) -> None:
     """10.125 was read as ten and an eighth, and y was to be written with points."""
     path = tmp_path / "t.csv"

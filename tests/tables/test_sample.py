@@ -58,6 +58,17 @@ def test_empty_lines_between_rows_do_not_count(tmp_path: Path, between: str) -> 
     assert read(path, max_rows=500).total is None
 
 
+@pytest.mark.parametrize("max_rows", [3, 4, 5, 9])
+def test_all_rows_of_a_file_without_names(tmp_path: Path, max_rows: int) -> None:
+    """All five rows, where as many are asked for; the first of them was left out."""
+    path = tmp_path / "t.csv"
+    path.write_text("1.5,2\n2.5,3\n3.5,4\n4.5,5\n5.5,6\n")
+    whole, some = read(path), read(path, max_rows=max_rows)
+    rows = np.arange(5) if some.rows is None else some.rows
+    assert len(rows) == min(max_rows, 5) and some.total == (5 if max_rows < 5 else None)
+    pd.testing.assert_frame_equal(some.frame, whole.frame.iloc[rows].reset_index(drop=True))
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npy"])
 def test_a_sample_of_all_rows_is_the_table(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name)

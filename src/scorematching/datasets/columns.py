@@ -26,6 +26,8 @@ class Dequantise:
     Args:
         width: d, half the support of the noise: a number, or one for each coordinate
             ``(*event,)``.
+        columns: names of the columns of a data frame that it was fitted to; None if there were
+            none.
 
     Example:
         The second column has no repeated values, and stays as it is.
@@ -39,6 +41,7 @@ class Dequantise:
     """
 
     width: Tensor | float
+    columns: tuple[Any, ...] | None = None
 
     @classmethod
     def fit(cls, x: Any, gaps: float = 0.5, every_column: bool = False) -> Dequantise:
@@ -55,7 +58,7 @@ class Dequantise:
         Raises:
             ValueError: a column is constant.
         """
-        x = _as_tensor(x)
+        columns, x = tuple(getattr(x, "columns", ())) or None, _as_tensor(x)
         check_table(x)
         check_varies(x)
         check_positive(gaps, "gaps", "0.5 fills the gaps between rounded values")
@@ -65,7 +68,7 @@ class Dequantise:
             rounded = every_column or len(values) < (1 - _MIN_REPEATS) * len(column)
             # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
             widths.append(values.diff().quantile(0.5).item() if rounded else 0.0)
-        return cls(gaps * torch.tensor(widths, dtype=x.dtype, device=x.device))
+        return cls(gaps * torch.tensor(widths, dtype=x.dtype, device=x.device), columns)
 
     def __call__(self, x: Any, generator: torch.Generator | None = None) -> Any:
         """Points with noise added, ``(N, *event) -> (N, *event)``.
@@ -77,6 +80,7 @@ class Dequantise:
         Returns:
             New points, of the type of x.
         """
+        self._check_columns(x)
         points = _as_tensor(x)
         check_points(points)
         check_event(points, torch.as_tensor(self.width))
@@ -86,6 +90,15 @@ class Dequantise:
         if hasattr(x, "columns"):
             return type(x)(noisy.numpy(), columns=x.columns, index=x.index)
         return noisy.numpy()
+
+    def _check_columns(self, x: Any) -> None:
+        """Refuse a data frame with other columns than that of the fit, or in another order."""
+        given, known = tuple(getattr(x, "columns", ())), self.columns
+        if given and known and given != known:
+            raise ValueError(
+                f"x must have the columns of the fit in their order, {list(known)[:5]}, got "
+                f"{list(given)[:5]}; select them by name"
+            )
 
 
 def _as_tensor(x: Any) -> Tensor:

@@ -33,6 +33,7 @@ from scorematching.tables.text import (
     check_lines,
     decode,
     lines_of,
+    perhaps_thousands,
     sniff,
 )
 
@@ -188,8 +189,10 @@ def _sampled(path: Path, max_rows: int, seed: int) -> Loaded:
     else:
         content, rows, total = sample_lines(path, max_rows, seed)
         frame, notes = _read_text(content, path)
-        if len(frame) > len(rows):  # the first line has no names, and belongs to no sample
-            frame, rows, total = frame.iloc[1:], rows + 1, total + 1
+        if len(frame) > len(rows):  # the first line has no names
+            rows, total = np.append(0, rows + 1), total + 1
+        if len(rows) > max_rows:  # it belongs to no sample
+            frame, rows = frame.iloc[1:], rows[1:]
     if not len(frame):
         raise ValueError(f"{path} has no rows; nothing can be fitted")
     frame = frame.reset_index(drop=True)
@@ -222,6 +225,11 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
     notes += [DECIMAL_COMMA] if dialect.decimal == "," else []
+    for i, number in perhaps_thousands(text, dialect).items():
+        notes.append(
+            f"{frame.columns[i]}: {number} is read as a decimal number; if its point separates "
+            f"thousands, write {number.replace('.', '')}"
+        )
     return frame, tuple(notes)
 
 

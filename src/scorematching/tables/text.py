@@ -18,6 +18,7 @@ _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
 _GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
+_BELOW_THOUSAND = re.compile(r"\s*[-+]?\d{1,3}\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
 
 CLOSE_QUOTES = "close the quotes around text in its line, and leave out fields of very long text"
@@ -94,6 +95,32 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
 def _weight(cells: list[str]) -> tuple[int, int]:
     """Numbers whose mark can only be decimal, then all: that of 10.125 may be of thousands."""
     return sum(not _GROUPED.match(cell) for cell in cells), len(cells)
+
+
+def perhaps_thousands(text: str, dialect: Dialect) -> dict[int, str]:
+    r"""A number of each column whose points may separate thousands, by the number of the column.
+
+    Such as 2.053 beside 487 and 12.345 in a file from Germany: all points are followed by three
+    digits, and numbers without one are below 1000. Looked at are the first lines. Where commas
+    separate fields, points are decimal.
+
+    Example:
+        >>> text = "a;b\n1.5;2.053\n2;487\n"
+        >>> perhaps_thousands(text, sniff(text, "utf-8"))
+        {1: '2.053'}
+    """
+    if dialect.delimiter == "," or dialect.decimal == ",":
+        return {}
+    lines = islice((line for line in lines_of(text) if line.strip()), _SNIFFED)
+    rows = list(csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=True))
+    columns = enumerate(zip(*rows[dialect.header :]))
+    found = {i: [cell for cell in cells if not is_missing(cell)] for i, cells in columns}
+    return {
+        i: next(cell for cell in cells if "." in cell)
+        for i, cells in found.items()
+        if all(_GROUPED.match(cell) or _BELOW_THOUSAND.match(cell) for cell in cells)
+        and len({"." in cell for cell in cells}) == 2
+    }
 
 
 def lines_of(text: str) -> Iterable[str]:
