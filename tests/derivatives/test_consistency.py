@@ -228,7 +228,12 @@ def test_a_log_density_of_nan_with_a_finite_score_is_refused(objective: sm.Objec
 @pytest.mark.parametrize("route", ["auto", "reverse"])
 @pytest.mark.parametrize(
     "objective",
-    [*OBJECTIVES, sm.DenoisingScoreMatching(1e-3, control_variate=True), sm.CurvaturePropagation()],
+    [
+        *OBJECTIVES,
+        sm.DenoisingScoreMatching(1e-3, control_variate=True),
+        sm.LocalCurvatureSmoothing(sigma=1e-3),
+        sm.CurvaturePropagation(),
+    ],
     ids=repr,
 )
 def test_points_that_a_log_density_excludes_are_refused(

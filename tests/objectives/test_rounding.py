@@ -27,6 +27,7 @@ CASES = [
     ("sigma", sm.DenoisingScoreMatching((0.3, 0.03)), sm.DenoisingScoreMatching((0.3, 0.2))),
     ("eps", sm.FiniteDifferenceSSM(eps=0.3), sm.FiniteDifferenceSSM(eps=3.0)),
     ("eps", sm.NoiseContrastive(eps=0.3), sm.NoiseContrastive(eps=3.0)),
+    ("sigma", sm.LocalCurvatureSmoothing(sigma=0.03), sm.LocalCurvatureSmoothing(sigma=0.3)),
 ]
 
 

@@ -53,8 +53,14 @@ class LocalCurvatureSmoothing(Sliced):
     def terms(self, field: Field, x: Tensor, noise: Tensor) -> Terms:
         """First: the score at the points ``(N, *F, D)``; second: its smoothed trace."""
         eps, axes = directions(noise, x), event_axes(x)
-        score = field.score(x)
-        moved = on_copies(field.score, x + self.sigma * eps)
+
+        def supported(y: Tensor) -> Tensor:
+            found = field.score(y)
+            field.check_support(y)
+            return found
+
+        score, moved = supported(x), on_copies(supported, x + self.sigma * eps)
+        field.check_steps(x, (self.sigma,), "sigma", most=1.0)  # rounding adds 8 % to its variance
         between = [1] * (score.ndim - x.ndim)
         products = inner(eps.reshape(*eps.shape[:2], *between, *x.shape[1:]), moved, axes)
         return Terms(flatten_event(score, axes), products.mean(0) / self.sigma)
