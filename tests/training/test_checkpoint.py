@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 import scorematching as sm
 from scorematching._files import own_checksum
@@ -288,13 +289,31 @@ def test_folder_of_another_run(tmp_path: Path) -> None:
         run_everything(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_shuffling_loader_is_resumed(own: bool, tmp_path: Path) -> None:
+def loader_of_batches() -> DataLoader[Tensor]:
+    """The sampler, which has a generator, is inside the batch sampler."""
+    rows = RandomSampler(points(), generator=seeded(7))
+    return DataLoader(points(), batch_sampler=BatchSampler(rows, 8, drop_last=False))
+
+
+LOADERS: dict[str, Callable[[], DataLoader[Tensor]]] = {
+    "torch": lambda: DataLoader(points(), batch_size=8, shuffle=True),
+    "own": lambda: DataLoader(points(), batch_size=8, shuffle=True, generator=seeded(7)),
+    "two generators": lambda: DataLoader(
+        points(),
+        batch_size=8,
+        sampler=RandomSampler(points(), generator=seeded(7)),
+        generator=seeded(8),
+    ),
+    "batch sampler": loader_of_batches,
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_shuffling_loader_is_resumed(kind: str, tmp_path: Path) -> None:
     """It draws from torch's own generator or from its own; the epoch had rows twice and never."""
 
     def run(folder: Path, stop: int = 100, resume: bool = False, seed: int = 3) -> Tensor:
-        model, g = density(), seeded(7) if own else None
-        loader = DataLoader(points(), batch_size=8, shuffle=True, generator=g)
+        model, loader = density(), LOADERS[kind]()
         config, transform = TrainConfig(steps=13, checkpoint_every=4), interrupted(stop)
         options: Any = {"folder": folder, "resume": resume, "transform": transform}
         with torch.random.fork_rng():

@@ -226,9 +226,11 @@ def _sources(data: Any, generator: torch.Generator) -> dict[str, torch.Generator
     """The generators besides the run's own that an iterable may draw from while it shuffles."""
     if isinstance(data, Tensor | Stream):
         return {}
-    owners = (data, getattr(data, "sampler", None))
+    batches = getattr(data, "batch_sampler", None)  # where it is given, the sampler is inside it
+    owners = (data, getattr(data, "sampler", None), batches, getattr(batches, "sampler", None))
     own = [g for o in owners if isinstance(g := getattr(o, "generator", None), torch.Generator)]
-    found = {"default": torch.default_generator} | ({"loader": own[0]} if own else {})
+    names = ("loader", *(f"loader {i}" for i in range(2, len(own) + 1)))
+    found = {"default": torch.default_generator} | dict(zip(names, dict.fromkeys(own)))
     return {name: g for name, g in found.items() if g is not generator}
 
 
