@@ -18,6 +18,7 @@ from scorematching.evaluation import (
     ais_log_z,
     compare,
     decoder_log_likelihood,
+    feature_moments,
     importance_bracket,
     importance_log_likelihood,
     importance_log_z,
@@ -69,6 +70,19 @@ def test_training_mode_is_refused(call: Callable[..., Any], layer: str) -> None:
     with pytest.raises(ValueError, match=r"the model must .*model\.eval\(\)"):
         call(density, x)
     call(density.eval(), x)
+
+
+@pytest.mark.parametrize("max_memory", [None, 2**20])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_feature_networks_in_training_mode_are_refused(layer: str, max_memory: int | None) -> None:
+    """Distances were those of other features, and batch normalisation was updated by the images."""
+    torch.manual_seed(0)
+    network, images = nn.Sequential(nn.Linear(2, 8), LAYERS[layer]()), torch.randn(40, 2)
+    before = [b.clone() for b in network.buffers()]
+    with pytest.raises(ValueError, match=r"the model must .*model\.eval\(\)"):
+        feature_moments(network, images, max_memory=max_memory)
+    assert all(torch.equal(a, b) for a, b in zip(before, network.buffers(), strict=True))
+    feature_moments(network.eval(), iter(images.split(8)), max_memory=max_memory)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

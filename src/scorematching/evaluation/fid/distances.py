@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scorematching._checks import check_batch, check_count, check_points, check_shape
 from scorematching._memory import Chunks, limited
+from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate
 
 _BATCH_SIZE, _ALL = 64, 2**40
@@ -94,7 +95,8 @@ def feature_moments(
             is measured; images are then evaluated fewer at a time.
 
     Raises:
-        ValueError: there are no images, the network returns NaN, or max_memory is too small.
+        ValueError: there are no images, the network returns NaN or features that depend on the
+            batch or the call, as in training mode, or max_memory is too small.
 
     Example:
         >>> images = torch.randn(10, 1, 2, 2)
@@ -109,6 +111,8 @@ def feature_moments(
     with limited(max_memory, "take a network with fewer features") as budget, torch.no_grad():
         chunks = Chunks(_ALL, budget)
         for batch in images:
+            if total is None:
+                check_repeats(network, batch, limited=max_memory is not None)
             for moments in chunks(partial(_moments, network), batch):
                 total = moments if total is None else total.merge(moments)
     if total is None:
