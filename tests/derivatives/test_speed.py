@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from scorematching import LogDensityField, SlicedScoreMatchingVR
+from scorematching import LogDensityField, PerformanceWarning, SlicedScoreMatchingVR
 from scorematching.derivatives import memory, speed
 
 X = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(8, 3)
@@ -38,6 +38,26 @@ def test_the_faster_route_is_taken(
     findings = memory.findings_of(model, "log-density")
     assert findings.routes.get("curvature", "traced") == route
     assert len(taken) == measurements
+
+
+def test_a_batch_that_cannot_be_traced_when_times_are_measured() -> None:
+    """Times are measured at the third use; that of a last batch of one ended in an inner error."""
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return (torch.i0(x) + x).sum(-1)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 1:
+            return plain(x)
+        return torch.i0(x).sum(-1) + torch.linalg.eigvalsh(torch.diag_embed(x)).sum(-1)  # no rule
+
+    objective, field = SlicedScoreMatchingVR(), LogDensityField(model)
+    v = torch.ones_like(X)
+    for _ in range(2):
+        objective.loss(field, X, v)
+    with pytest.warns(PerformanceWarning, match="eigh"):
+        loss = objective.loss(field, X[:1], v[:1])
+    torch.testing.assert_close(loss, objective.loss(LogDensityField(plain), X[:1], v[:1]))
 
 
 def test_measuring_takes_time_and_leaves_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
