@@ -248,7 +248,7 @@ class LogDensityField(Field):
         """
         check_points(x)
         f = self.model.evaluate_to_subtract(x)
-        check_mode(self.model.call, x)
+        check_mode(self.model.call, x, in_any_mode=self.model.check_smoothness)
         return f - on_copies(self.model.evaluate, x + u)
 
     def log_density(self, x: Tensor) -> Tensor:

@@ -66,6 +66,15 @@ def test_a_refused_model_is_refused_again(objective: sm.Objective, by_call: bool
             objective(model, points())
 
 
+@BY_CLASS
+def test_points_that_are_coupled_outside_training_mode(objective: sm.Objective) -> None:
+    """`NoiseContrastive` looked at modules in training mode only."""
+    layer = nn.Linear(3, 8)
+    for model in (network(Centred(False)).eval(), lambda x: layer(x - x.mean(0)).tanh().sum(-1)):
+        with pytest.raises(ValueError, match="must treat every point by itself"):
+            objective(model, points())
+
+
 class Counting(nn.Module):
     """A linear layer that counts its calls in a buffer, without an effect on its values."""
 

@@ -53,17 +53,23 @@ def check_repeats(
         raise other_values(changes=False)
 
 
-def check_mode(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
+def check_mode(model: Callable[[Tensor], Tensor], x: Tensor, in_any_mode: bool = False) -> None:
     """`check_repeats` of a module in training mode, or a function of one, at some of its uses.
 
     For models that are called in loops: the check is made at the 1st, 2nd, 4th, 8th ... use. A
     function may be random for other reasons than its mode, as a score of random batches is.
 
+    Args:
+        model: as for `check_repeats`.
+        x: points ``(N, *event)``.
+        in_any_mode: check other functions, and modules in evaluation mode, too.
+
     Raises:
         ValueError: if values differ.
     """
     owner = owner_of(model)
-    if not isinstance(owner, nn.Module) or not owner.training or not can_read_values(x):
+    in_training = isinstance(owner, nn.Module) and owner.training
+    if not (in_any_mode or in_training) or not can_read_values(x):
         return
     with counted(findings_of(model, "mode").uses, "repeats") as uses:
         if verification.is_due(uses):
