@@ -144,6 +144,18 @@ def test_epochs_see_every_point_once() -> None:
     assert not torch.equal(seen[0], seen[3])
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_number_may_come_first_in_a_batch(accumulate: int) -> None:
+    """Such as a level of noise for all points; the rows of the number were counted."""
+
+    def loss(model: Any, batch: Any, generator: Any = None) -> Tensor:
+        return sm.ScoreMatching()(model, batch["level"] * batch["x"])
+
+    batches = [{"level": torch.tensor(0.5), "x": part} for part in points().split(8)]
+    config = TrainConfig(steps=3, accumulate=accumulate)
+    assert train(density(), loss, batches, config).points == 3 * 8
+
+
 def test_iterable_of_batches() -> None:
     """The batches as they come, again in every epoch."""
     batches = list(points().split(8))

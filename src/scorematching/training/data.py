@@ -273,10 +273,15 @@ def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
 
 
 def count_points(batch: Any) -> int:
-    """Points in a batch: rows of its first tensor."""
+    """Points in a batch: rows of its first tensor that has axes.
+
+    Example:
+        >>> count_points({"level": torch.tensor(0.1), "x": torch.zeros(4, 2)})
+        4
+    """
     found: list[Tensor] = []
     map_tensors(found.append, batch)
-    return len(found[0]) if found else 1
+    return next((len(x) for x in found if x.ndim), 1)
 
 
 def _check_share(count: int, config: TrainConfig, ranks: Ranks) -> None:
