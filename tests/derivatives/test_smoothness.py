@@ -294,6 +294,7 @@ KINKED: dict[str, Callable[[Any], Any]] = {
     "heights by a branch": lambda z: torch.stack(
         [row.sin().sum() + (1.0 if row[0].item() > 0 else -1.0) for row in z]
     ),
+    "a step that no point falls into": lambda z: torch.sin(z) + torch.sigmoid(1e7 * (z - 0.1)),
     "sign of a real spectrum": lambda z: torch.fft.rfft(torch.exp(z)).angle().cos()[:, -1],
 }
 
@@ -315,6 +316,7 @@ SMOOTH: dict[str, Callable[[Any], Any]] = {
     "relu never used": lambda z: (F.relu(z), torch.tanh(z))[1],
     "relu times zero": lambda z: torch.tanh(z) + 0.0 * torch.relu(z),
     "sharp softplus": lambda z: F.softplus(z, beta=20),
+    "steep sigmoid": lambda z: torch.sigmoid(100 * (z - 0.1)),
 }
 
 

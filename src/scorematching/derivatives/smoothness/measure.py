@@ -54,7 +54,8 @@ NEARLY = 0.01
 """A change by this share of the variation, within `search.NARROW` of a line, counts as a jump.
 
 The root of ``z^2 + 1e-10`` is smooth, but no point of a data set falls into its bend: without that
-curvature the mean loss is as wrong as that of ``|z|``.
+curvature the mean loss is as wrong as that of ``|z|``. The same holds of a log-density that rises
+as suddenly, such as a sigmoid of ``1e7 z``.
 """
 
 ACTIVATIONS = ("elu", "celu", "selu", "relu", "softsign", "hardtanh", "hardswish", "hardsigmoid")
@@ -175,8 +176,10 @@ def _measure(probe: Probe, generator: torch.Generator, outward: bool = True) -> 
             close, verdict = True, third
         verdict = replace(verdict, close_call=close or (sharp and verdict.order == 1))
     if verdict.order > -1 and probe.is_density:
-        steps = subdivide(lines, levels, scales[0], accuracy, level=0)[0]
-        verdict = min(verdict, _decide(lines, steps, scales, accuracy), key=lambda v: v.order)
+        steps, narrow, _, _ = subdivide(lines, levels, scales[0], accuracy, level=0)
+        for intervals, jump in ((steps, accuracy.jump), (narrow, NEARLY)):
+            step = _decide(lines, intervals, scales, replace(accuracy, jump=jump))
+            verdict = min(verdict, step, key=lambda v: v.order)
     if outward and verdict.size > POLE:
         return _measure(probe, generator, outward=False)
     found, suspects = verdict.order < 1, _suspects(probe, verdict)
