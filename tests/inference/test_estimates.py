@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 import torch
 
+import scorematching as sm
 from scorematching.inference import Estimates, FitResult, HowMany, fit, models
 
 
@@ -106,6 +107,12 @@ def test_a_function_must_be_differentiable(g: Any) -> None:
         gaussian_fit().function(g)
 
 
+def test_a_function_must_be_finite() -> None:
+    """The logarithm of a negative number had a finite standard error."""
+    with pytest.raises(ValueError, match=r"g must be finite at the estimates, got \[nan"):
+        gaussian_fit().function(lambda theta: (-1 - theta["linear"].square()).log())
+
+
 def test_tables_of_many_parameters_are_not_cut() -> None:
     """The column of counts was lost, and names ended in dots."""
     names = tuple(f"precision[{i},{i}]" for i in range(200))
@@ -121,3 +128,19 @@ def test_results_can_be_pickled() -> None:
     assert str(loaded.summary()) == str(result.summary())
     points = np.array([[0.3, -0.2]])
     assert loaded.predict(points) == result.predict(points)
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        (sm.SlicedScoreMatching(), "Directions are independent between points; they cause"),
+        (sm.DenoisingScoreMatching(0.3), "Noise is independent between points; it causes"),
+    ],
+    ids=str,
+)
+def test_the_source_of_noise_is_named(objective: sm.Objective, said: str) -> None:
+    """Noise of denoising score matching was called directions."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 2, generator=g)
+    found = fit(models.Gaussian(2), x, objective, generator=g)
+    assert said in str(found.summary())

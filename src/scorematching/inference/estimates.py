@@ -247,6 +247,11 @@ def transformed(
                 "g must return a differentiable function of the parameters, got numbers that do "
                 "not depend on them for autograd; use operations of torch on theta"
             )
+        if not bool(y.isfinite().all()):
+            raise ValueError(
+                f"g must be finite at the estimates, got {y.tolist()}; choose a function that is "
+                "defined there"
+            )
         rows = [torch.autograd.grad(each, theta, retain_graph=True)[0] for each in y]
     jacobian = torch.stack(rows)
     return Estimates(names, y.detach(), jacobian @ covariance @ jacobian.T)

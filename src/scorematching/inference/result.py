@@ -21,6 +21,7 @@ from scorematching.inference.parameters import Parametric, Theta, as_float64, in
 from scorematching.inference.problem import Problem
 from scorematching.inference.summary import Summary
 from scorematching.objectives.base import Objective
+from scorematching.objectives.denoising import DenoisingScoreMatching
 from scorematching.objectives.sliced import Sliced
 
 ENOUGH_CLUSTERS = 30
@@ -279,9 +280,12 @@ class FitResult(Estimates):
         if parts is None:
             return ()
         share = parts.directions.trace() / (parts.data + parts.directions).trace()
+        what, they = "Directions are", "they cause"
+        if isinstance(self._setting.objective, DenoisingScoreMatching):
+            what, they = "Noise is", "it causes"
         return (
-            "Directions are independent between points; they cause "
-            f"{100 * float(share):.1f}% of the variance of the gradient.",
+            f"{what} independent between points; {they} {100 * float(share):.1f}% of the variance "
+            "of the gradient.",
         )
 
 
