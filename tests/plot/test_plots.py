@@ -72,6 +72,16 @@ def test_plane_does_not_depend_on_units() -> None:
     np.testing.assert_allclose(plane.arrows(-x), other.arrows(-x / units))
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 1e5 + 0.1])
+def test_plane_leaves_out_constant_columns(value: float) -> None:
+    """The mean of equal numbers is rounded, so that their standard deviation is not quite zero."""
+    x = points(1001, 4)
+    x[:, 3] = value
+    plane = Plane.of(x, list("abcd"))
+    assert plane.scale[3] == 1.0
+    assert np.abs(plane.axes[:, 3]).max() < 1e-6
+
+
 def test_plane_of_many_points_needs_little_memory() -> None:
     x = np.random.default_rng(0).normal(size=(200_000, 3))  # the square would be 300 GB
     plane = Plane.of(x, list("abc"))

@@ -32,8 +32,8 @@ class Plane:
     @classmethod
     def of(cls, x: Array, names: list[str]) -> Plane:
         """The plane of points ``(N, D)``, D >= 2, with columns of those names."""
-        centre, scale = x.mean(0), x.std(0)
-        scale = np.where(scale > 0, scale, 1.0)
+        # The range, since the standard deviation of equal numbers may be a rounding error.
+        centre, scale = x.mean(0), np.where(np.ptp(x, axis=0) > 0, x.std(0), 1.0)
         if x.shape[1] == 2:
             return cls(centre, scale, np.eye(2), (names[0], names[1]))
         full = len(x) < x.shape[1]  # otherwise the square of the number of points is allocated
