@@ -237,6 +237,15 @@ def test_calibration_draws_samples_of_an_estimator() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
+def test_models_get_copies_of_points(kind: Any) -> None:
+    """The memory of an array would be changed, and that of a data frame may be read-only."""
+    x = points(20, 2)
+    kept = x.copy()
+    sm.plot.calibration(lambda x: -x.abs_().sum(1), kind(x), axes(), samples=points(30, 2))
+    np.testing.assert_array_equal(x, kept)
+
+
 # What holds for all pictures.
 
 ONE = np.full((1, 2), 3.0)

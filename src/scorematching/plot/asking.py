@@ -150,7 +150,8 @@ def _evaluate(
 ) -> Array:
     """The answers of a model at points, of the given shape: not those of several features."""
     example = _example(model, like)
-    batches = torch.as_tensor(x).to(example).split(_BATCH_SIZE)
+    # A copy, since the memory of a data frame may be read-only.
+    batches = torch.tensor(x).to(example).split(_BATCH_SIZE)
     with torch.no_grad():
         found = torch.cat([question(batch) for batch in batches])
     advice = "end a one-column network with .squeeze(-1)"
