@@ -237,6 +237,17 @@ def test_calibration_draws_samples_of_an_estimator() -> None:
     ]
 
 
+@pytest.mark.parametrize("names", [["size (cm)", "size (kg)"], ["log-density", "b"]])
+def test_calibration_draws_every_column(names: list[str]) -> None:
+    """One column replaced another where their names agreed up to a bracket."""
+    x = pd.DataFrame(points(100, 2), columns=names)
+    ax = sm.plot.calibration(normal, x[:50], axes(), samples=x[50:])
+    assert [line.get_label() for line in ax.lines[1:]] == ["log-density", *names]
+    heights = [np.asarray(rank_curve(*x[n].to_numpy().reshape(2, 50))) for n in names]
+    for line, expected in zip(ax.lines[2:], heights):
+        np.testing.assert_array_equal(line.get_data(), expected)
+
+
 @pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
 def test_models_get_copies_of_points(kind: Any) -> None:
     """The memory of an array would be changed, and that of a data frame may be read-only."""

@@ -20,8 +20,6 @@ from scorematching.plot.canvas import axes_or_new, legend_below, tidy
 from scorematching.plot.palette import FAINT, INK, SAMPLES
 from scorematching.plot.plane import Plane
 
-_PROJECTIONS = 2
-
 
 def calibration(
     model: Any,
@@ -73,7 +71,7 @@ def calibration(
     curves = _numbers(model, x, y, data)
     ax = axes_or_new(ax, (4.8, 4.8))
     _draw_band(ax, band(len(x), len(y), level, len(curves)), level)
-    for (name, (a, b)), look in zip(curves.items(), _looks(curves)):
+    for (name, a, b), look in zip(curves, _looks(model is not None)):
         ax.step(*rank_curve(a, b), where="post", label=name, **look)
     ax.set(xlabel="rank among samples of the model", ylabel="share of held-out points")
     ax.set(xlim=(0, 1), ylim=(0, 1))
@@ -115,21 +113,18 @@ def _samples(model: Any, samples: Any, data: Any, num: int, random_state: Any) -
     return to_points(model.sample(num, random_state=random_state), "samples")
 
 
-def _numbers(model: Any, x: Array, y: Array, like: Any) -> dict[str, tuple[Array, Array]]:
-    """The numbers that are compared, by name: of held-out points and of samples."""
-    found = {}
+def _numbers(model: Any, x: Array, y: Array, like: Any) -> list[tuple[str, Array, Array]]:
+    """The numbers that are compared: a name, those of held-out points and those of samples."""
+    found: list[tuple[str, Array, Array]] = []
     if model is not None:
-        found["log-density"] = log_density_at(model, x, like), log_density_at(model, y, like)
+        found = [("log-density", log_density_at(model, x, like), log_density_at(model, y, like))]
     if x.shape[1] == 1:
-        found[names_of(like, 1)[0]] = x[:, 0], y[:, 0]
-        return found
+        return [*found, (names_of(like, 1)[0], x[:, 0], y[:, 0])]
     plane = Plane.of(y, names_of(like, y.shape[1]))
-    a, b = plane.coordinates(x), plane.coordinates(y)
-    for i, label in enumerate(plane.labels[:_PROJECTIONS]):
-        found[label.split(" (")[0]] = a[:, i], b[:, i]
-    return found
+    labels = plane.labels if plane.flat else [label.split(" (")[0] for label in plane.labels]
+    return [*found, *zip(labels, plane.coordinates(x).T, plane.coordinates(y).T)]
 
 
-def _looks(curves: dict[str, Any]) -> list[dict[str, Any]]:
+def _looks(with_density: bool) -> list[dict[str, Any]]:
     faint = [{"color": FAINT, "linestyle": line, "linewidth": 1.3} for line in ("-", "--")]
-    return [{"color": SAMPLES}, *faint] if "log-density" in curves else faint
+    return [{"color": SAMPLES}, *faint] if with_density else faint
