@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
+from scorematching import plot
 from scorematching.report import write_report
 from scorematching.report.contents import Contents
+from scorematching.report.figures import axis_name
 from scorematching.runs import open_run
 
 SECTIONS = "data fit training samples score unusual goodness directions again".split()
@@ -142,6 +145,13 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("write_bytes", "write_text"):
         monkeypatch.setattr(Path, name, fail)
+
+
+def test_dollars_of_names_are_drawn_without_a_backslash() -> None:
+    """They were escaped twice, for the name and for the axis."""
+    axes = plot.pairs(np.eye(1), names=[axis_name("price in $")])
+    assert axes[0, 0].get_xlabel() == r"price in \$"
+    pyplot.close(axes[0, 0].figure)
 
 
 def test_names_from_the_file_are_escaped(text: str) -> None:

@@ -146,14 +146,13 @@ def _pairs(contents: Contents) -> Figure | None:
 
 
 def axis_name(name: str) -> str:
-    r"""A name for an axis, without signs that matplotlib takes for formulas.
+    """A name short enough for an axis; pictures themselves take care of dollars.
 
     Example:
         >>> print(axis_name("cost in $ per year and head"))
-        cost in \$ per ye...
+        cost in $ per ye...
     """
-    short = name if len(name) <= 18 else name[:16] + "..."
-    return short.replace("$", r"\$")
+    return name if len(name) <= 18 else name[:16] + "..."
 
 
 def _score_field(contents: Contents) -> Figure | None:
