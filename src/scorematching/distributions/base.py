@@ -4,11 +4,11 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 
 from scorematching import _checks
 from scorematching._checks import check_count
@@ -102,9 +102,7 @@ class Distribution(ABC):
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be floating-point, got {dtype}; use torch.float64")
         moved = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(moved, name, value.to(device=device, dtype=dtype))
+        vars(moved).update({k: _moved(v, device, dtype) for k, v in vars(self).items()})
         return moved
 
     @abstractmethod
@@ -135,6 +133,23 @@ class Distribution(ABC):
     def _uniform(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Uniform noise in [0, 1)."""
         return uniform(shape, self._like, generator)
+
+
+def _moved(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
+    """A copy of an attribute elsewhere: a tensor, or a part, module or transform made of them."""
+    if isinstance(value, Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    if isinstance(value, Distribution):
+        return value.to(device, dtype)
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value).to(device=device, dtype=dtype)
+    if type(value) in (tuple, list):
+        return type(value)(_moved(part, device, dtype) for part in value)
+    if not isinstance(value, type) and hasattr(value, "log_abs_det"):  # a transform of points
+        moved = copy.copy(value)
+        vars(moved).update({k: _moved(v, device, dtype) for k, v in vars(value).items()})
+        return moved
+    return value
 
 
 def log_det(triangle: Tensor) -> Tensor:

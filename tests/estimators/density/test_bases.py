@@ -9,6 +9,7 @@ import torch
 from sklearn.mixture import GaussianMixture as Learner
 from sklearn.neighbors import KernelDensity as Kernels
 
+from scorematching.datasets import Compose, Standardise, Whiten
 from scorematching.distributions import GaussianMixture
 from scorematching.estimators.density import DensityEstimator
 from scorematching.estimators.density.bases.candidates import NAMES, families, whitened
@@ -20,9 +21,10 @@ from scorematching.estimators.density.bases.mixture import fit_mixture
 from scorematching.estimators.density.bases.seeds import seeded
 from scorematching.estimators.density.bases.spline import Spline
 from scorematching.estimators.density.bases.student_t import MultivariateT, fit_student_t
-from scorematching.estimators.density.bases.transformed import score_by_autograd
+from scorematching.estimators.density.bases.transformed import Transformed, score_by_autograd
 from scorematching.estimators.density.losses import held_out_losses
 from scorematching.estimators.density.stacking import Stack
+from scorematching.estimators.density.tilted import Tilted
 from tests.estimators.density.tables import F64, normal
 from tests.statistics import assert_mean
 
@@ -77,6 +79,22 @@ def test_density_score_and_samples_belong_together(name):
         torch.testing.assert_close(law.score(x[:50]), score_by_autograd(law, x[:50]))
     again = law.sample(4000, torch.Generator().manual_seed(1))
     torch.testing.assert_close(x, again, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [kind for kind in KINDS if kind != "given"])
+def test_densities_are_moved_with_their_parts(name):
+    """Only the outermost tensors were: the rest stayed in double precision, and on its device."""
+    layers = torch.nn.Linear(2, 1), torch.nn.Tanh(), torch.nn.Flatten(0)
+    tilt = torch.nn.Sequential(*layers).double()
+    scale = Compose(Standardise.fit(points()), Whiten.fit(points()))
+    law = Transformed(Tilted(made(name), tilt, scale, 0.5), scale)
+    x = points(20)
+    before, moved = law(x), law.to(torch.float32)
+    for single, double in ((moved(x.float()), before), (moved.score(x.float()), law.score(x))):
+        assert single.dtype == torch.float32
+        torch.testing.assert_close(single.double(), double, rtol=1e-3, atol=1e-3)
+    assert moved.sample(5).dtype == torch.float32
+    assert law.dtype == F64 and torch.equal(law(x), before)  # a copy
 
 
 def test_student_t_is_scipys():
