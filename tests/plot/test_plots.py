@@ -248,6 +248,13 @@ def test_calibration_draws_every_column(names: list[str]) -> None:
         np.testing.assert_array_equal(line.get_data(), expected)
 
 
+def test_calibration_names_columns_that_begin_with_an_underscore() -> None:
+    """Matplotlib leaves labels that begin with one out of legends."""
+    x = pd.DataFrame(points(100, 2), columns=["_a", "b"])
+    ax = sm.plot.calibration(None, x[:50], axes(), samples=x[50:])
+    assert [t.get_text().strip() for t in ax.get_legend().get_texts()][1:] == ["_a", "b"]
+
+
 @pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
 def test_models_get_copies_of_points(kind: Any) -> None:
     """The memory of an array would be changed, and that of a data frame may be read-only."""

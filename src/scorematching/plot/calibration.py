@@ -72,7 +72,8 @@ def calibration(
     ax = axes_or_new(ax, (4.8, 4.8))
     _draw_band(ax, band(len(x), len(y), level, len(curves)), level)
     for (name, a, b), look in zip(curves, _looks(model is not None)):
-        ax.step(*rank_curve(a, b), where="post", label=name, **look)
+        shown = f" {name}" if name.startswith("_") else name  # matplotlib hides such labels
+        ax.step(*rank_curve(a, b), where="post", label=shown, **look)
     ax.set(xlabel="rank among samples of the model", ylabel="share of held-out points")
     ax.set(xlim=(0, 1), ylim=(0, 1))
     tidy(ax)
