@@ -162,3 +162,13 @@ def test_controlled_mean_is_unbiased_and_better():
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(draw(10))
+
+
+def test_functions_of_control_variates_may_change_their_points(generator: torch.Generator) -> None:
+    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    kept = x.clone()
+    found = control_variate(lambda x: x.sub_(5.0)[:, 0], x, -kept)
+    assert torch.equal(x, kept)
+    again = control_variate(lambda x: (x - 5.0)[:, 0], x, -kept)
+    assert found.plain.mean == pytest.approx(again.plain.mean, rel=1e-9)
+    assert found.controlled.mean == pytest.approx(again.controlled.mean, rel=1e-9)

@@ -266,3 +266,10 @@ def test_field_and_bare_model_are_the_same(network: MLPDensity) -> None:
     assert torch.equal(bare, score_matching_losses(LogDensityField(network), x))
     # With gradients the trace may be summed in another order.
     torch.testing.assert_close(bare, ScoreMatching()(network, x).detach(), rtol=0, atol=IDENTITY)
+
+
+def test_scores_of_data_may_change_their_points() -> None:
+    """The model was evaluated at points that the score of the data had moved."""
+    x = torch.zeros(4, 2, dtype=torch.float64)
+    found = fisher_divergence(VectorField(lambda x: 5.0 - x), lambda x: -x.sub_(5.0), x)
+    assert found.mean == 0.0 and not x.any()

@@ -334,3 +334,20 @@ def test_chains_keep_their_dtype_with_adapted_steps(kind: ModuleType) -> None:
     state, info = kind.step(start(target, torch.ones(3, 2)), target, size)
     assert state.x.dtype == state.score.dtype == info.acceptance.dtype == torch.float32
     assert langevin.step(torch.ones(3, 2), torch.neg, size)[0].dtype == torch.float32
+
+
+def shifted_in_place(x: Tensor) -> Tensor:
+    """The score of N(5, I), which changes its points as numpy users often write it."""
+    x -= 5.0
+    return -x
+
+
+def test_functions_that_change_their_points_move_no_chains() -> None:
+    x = torch.zeros(3, 2, dtype=torch.float64)
+    moved, _ = sm.samplers.langevin.move(x, shifted_in_place, torch.zeros_like(x), 1.0)
+    target = sm.samplers.ForcedTarget(lambda x: shifted_in_place(x).sum(-1), shifted_in_place)
+    value, force = target(x)
+    assert torch.equal(moved, torch.full_like(x, 2.5))
+    assert torch.equal(value, torch.full((3,), 10.0).double())
+    assert torch.equal(force, torch.full_like(x, 5.0))
+    assert not x.any()

@@ -166,7 +166,7 @@ def batch_for(field: Field, x: Tensor, most: int) -> int:
 
 def _score_error(field: Field, score: Vector, x: Tensor) -> Tensor:
     """``s - s_d`` at every point, ``(N, D)``."""
-    s_d, s = score(x), field.score(x)
+    s_d, s = score(x.clone()), field.score(x)  # a score may change its points in place
     wanted = "score must return one vector per point, shape {} like x"
     check_shape(s_d, s.shape, wanted, "it is grad log p of the data, not log p")
     return flatten_event(s - s_d, event_axes(x))

@@ -117,13 +117,13 @@ class ForcedTarget:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density ``(C,)`` and force ``(C, *event)``, both detached."""
         with torch.no_grad():
-            value = self.log_density(x)
+            value = self.log_density(x.clone())  # functions may change their points in place
         check_log_density(value, x, feature_axes=0)
         return value, self.force_at(x)
 
     def force_at(self, x: Tensor) -> Tensor:
         """The force, ``(C, *event)``, detached; its shape is checked."""
-        found = self.force(x)
+        found = self.force(x.clone())
         wanted = "force must return one vector per chain, shape {} like x"
         check_shape(found, x.shape, wanted, "it takes the place of the score")
         return found.detach()

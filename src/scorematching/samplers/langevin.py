@@ -58,7 +58,7 @@ def move(
         >>> x.item()  # 4 - 2 + 1
         3.0
     """
-    s = score(x)
+    s = score(x.clone())  # a score may change its points in place
     check_vector(s, x)
     # Detached, because a graph through all steps would fill the memory.
     x, s = x.detach(), s.detach()

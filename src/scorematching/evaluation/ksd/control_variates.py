@@ -163,7 +163,8 @@ def _check_folds(folds: int | None, x: Tensor) -> None:
 def _values(f: Any, x: Tensor) -> Tensor:
     """Checked values of f at x, in double precision."""
     with torch.no_grad():
-        values = torch.as_tensor(f(x) if callable(f) else f)
+        # A copy, since f may change its points in place.
+        values = torch.as_tensor(f(x.clone()) if callable(f) else f)
     wanted = "f must return one number per point, shape {}"
     check_shape(values, x.shape[:1], wanted, "for several functions call it several times")
     if not bool(values.isfinite().all()):
