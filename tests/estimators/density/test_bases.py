@@ -118,6 +118,15 @@ def test_kernels_are_scikit_learns():
     np.testing.assert_allclose(KernelDensity(x, 0.4)(points(50, 1)), theirs, rtol=1e-10)
 
 
+def test_kernels_far_out_are_at_most_one() -> None:
+    """The distance of a far point to itself is a rounding error, below zero for some."""
+    far = 1e9 * (1 + torch.rand(200, 6, generator=torch.Generator().manual_seed(0)).double())
+    kernels = KernelDensity(far, 1.0)._log_kernels(far).diagonal()
+    plain = far.square().sum(-1) + far.square().sum(-1) - 2 * (far @ far.mT).diagonal()
+    assert plain.min() < -100  # so that the test can fail
+    assert kernels.max() <= 0
+
+
 def test_bandwidth_is_near_the_best(generator):
     """No other bandwidth has a larger likelihood at many new points, by more than 0.02."""
     x, test = points(300), points(3000, 1)

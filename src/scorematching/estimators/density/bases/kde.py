@@ -55,6 +55,8 @@ class KernelDensity(Distribution):
         """Log of each kernel without its constant, ``(N, number of centres)``."""
         a, b = x, self.centres
         squares = a.square().sum(-1, keepdim=True) + b.square().sum(-1) - 2 * a @ b.mT
+        # Far out distances are rounding errors of either sign. Derivatives stay as they are.
+        squares = squares - squares.detach().clamp(max=0)
         return -0.5 / self.bandwidth**2 * squares
 
 
