@@ -396,6 +396,18 @@ def test_optimal_beta_removes_noise_that_the_control_variate_explains() -> None:
     assert spread["optimal"] < 0.01 * spread[1]
 
 
+@pytest.mark.parametrize("unit", [2.0**50, 2.0**-50])
+def test_optimal_beta_does_not_depend_on_the_units(unit: float) -> None:
+    x = torch.linspace(-2, 2, 24).reshape(8, 3)
+    objective = SlicedScoreMatchingVR(beta="optimal")
+    v = objective.draw(x, torch.Generator().manual_seed(0))
+    wanted, found = (
+        objective.loss(LogDensityField(lambda x, u=u: -(1 + (x / u) ** 2).log().sum(-1)), u * x, v)
+        for u in (1.0, unit)
+    )
+    assert torch.allclose(unit**2 * found, wanted, rtol=1e-4)
+
+
 def product_of_pairs(objective: Objective, n: int) -> Tensor:
     """``v_a1 v_a2 v_b1 v_b2`` for a in the first half of a batch of four and b in the second."""
     x, generator = torch.zeros(4, 4, dtype=torch.float64), torch.Generator().manual_seed(0)

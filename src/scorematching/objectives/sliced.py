@@ -197,10 +197,12 @@ def _control_variate(score: Tensor, v: Tensor) -> Tensor:
 
 def _optimal_beta(curvature: Tensor, control: Tensor) -> Tensor:
     """The beta of least variance, ``1 + E[(v'Hv) c] / E[c^2]``, held within [0, 2]."""
-    spread = control.square().sum()
-    slope = ((curvature - curvature.mean()) * control).sum() / spread
+    # Products of losses leave the range of float32 for points in units of 1e10 or 1e-10.
+    size = control.abs().amax()
+    c = control / size
+    slope = ((curvature - curvature.mean()) / size * c).sum() / c.square().sum()
     # Where c is zero (signs with D = 1, for example) every beta gives the same loss.
-    return torch.where(spread > 0, 1 + slope, torch.ones_like(spread)).clamp(0, 2)
+    return torch.where(size > 0, 1 + slope, torch.ones_like(size)).clamp(0, 2)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
