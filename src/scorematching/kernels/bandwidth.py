@@ -65,7 +65,8 @@ def median_bandwidth(
         budget: of the computation.
 
     Raises:
-        ValueError: if a median is zero, or the distances do not fit into the budget.
+        ValueError: if a median is zero or its square overflows, or the distances do not fit into
+            the budget.
 
     Example:
         >>> import torch
@@ -90,5 +91,10 @@ def median_bandwidth(
         raise ValueError(
             "samples must differ for a median bandwidth, got a set in which at least half of the "
             "distances are zero; drop repeated samples, or pass bandwidth="
+        )
+    if can_read_values(median) and not bool(median.isfinite().all()):
+        raise ValueError(
+            "samples must have squared distances within the range of their type, got a median "
+            f"beyond that of {x.dtype}; divide them by their standard deviation, or use float64"
         )
     return median

@@ -15,6 +15,8 @@ from torch import Tensor
 from scorematching._checks import can_read_values, check_positive
 from scorematching.kernels.distances import difference_products, difference_sum, squared_distances
 
+_LEAST, _MOST = 1e-75, 1e75
+
 
 class Radial(ABC):
     """A function of the distance, ``phi(t)`` with ``t = |x - y|^2 / h^2``.
@@ -114,11 +116,24 @@ class Kernel(Radial):
         elif can_read_values(self.bandwidth) and not bool((self.bandwidth > 0).all()):
             least = self.bandwidth.min().item()
             raise ValueError(f"bandwidth must be positive, got {least!r} in one set; {advice}")
+        if not isinstance(self.bandwidth, Tensor) or can_read_values(self.bandwidth):
+            _check_range(self.bandwidth)
 
     @property
     def curvature(self) -> Any:
         """``1 / h^2``, minus the second derivative at zero distance: the largest in size."""
         return 1 / self.bandwidth**2
+
+
+def _check_range(bandwidth: float | Tensor) -> None:
+    """Require bandwidths whose fourth power, in second derivatives, is within double precision."""
+    ends = bandwidth.detach().aminmax() if isinstance(bandwidth, Tensor) else (bandwidth,)
+    for h in map(float, ends):
+        if not _LEAST < h < _MOST:
+            raise ValueError(
+                f"bandwidth must lie between {_LEAST:g} and {_MOST:g}, got {h:g}, whose "
+                "powers are zero or infinite; divide the samples by their standard deviation"
+            )
 
 
 @dataclass(frozen=True, eq=False)
