@@ -17,6 +17,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "ScoreNetwork": lambda: sm.models.ScoreNetwork(4, hidden=(8,)),
     "NICE": lambda: sm.models.NICE(4, hidden=(8,)),
     "DKEF": lambda: sm.models.DKEF(4, num_inducing=5, width=4),
+    "GeneralisedGaussian": lambda: sm.models.GeneralisedGaussian(4),
 }
 
 
@@ -27,6 +28,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         (torch.zeros(3, 4).double(), r"dtype of the model, torch.float32, got torch.float64"),
         (torch.zeros(3, 4).long(), r"got torch.int64; .*x.to\(torch.float32\)"),
         (torch.zeros(3, 1, 2, 2), r"shape \(N, 4\).*got \(3, 1, 2, 2\).*flatten"),
+        (torch.zeros(3, 1), r"shape \(N, 4\).*got \(3, 1\)"),
         (torch.zeros(3, 5), r"shape \(N, 4\).*got \(3, 5\)"),
     ],
 )

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_count, check_positive
+from scorematching._checks import check_coordinates, check_count, check_positive
 
 
 class GaussianBase(nn.Module):
@@ -64,5 +64,6 @@ class GeneralisedGaussian(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-density, ``(N, D) -> (N,)``."""
+        check_coordinates(x, self.location.shape[0], self.location)
         magnitude = torch.pow((x - self.location).square() + 0.01, 0.5 * self.power)
         return -0.5 * (magnitude * torch.exp(-2 * self.log_scale)).sum(-1)
