@@ -774,6 +774,34 @@ def test_points_may_be_so_large_that_their_sum_is_not_finite() -> None:
     check_points(torch.full((4, 2), 6e4, dtype=torch.float16))
 
 
+ARRAYS = np.random.default_rng(0).uniform(1, 2, (6, 3))
+TAKE_ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "compare": lambda x: sm.evaluation.compare(normal, torch.neg, x).a.mean,
+    "Gaussian": lambda x: sm.distributions.Gaussian(x[1], np.eye(3)).mean,
+    "GaussianMixture": lambda x: sm.distributions.GaussianMixture([1 / 6] * 6, x, 1.0).means,
+    "Dequantise": lambda x: sm.datasets.Dequantise(0.1)(x, torch.Generator().manual_seed(0)),
+    "Simplex": sm.domains.Simplex.interior,
+}
+
+
+@pytest.mark.parametrize("name", TAKE_ARRAYS)
+def test_arrays_in_any_order_of_memory_and_bytes(name: str) -> None:
+    """Torch takes neither negative strides, nor other bytes or objects; its errors name nothing."""
+    call = TAKE_ARRAYS[name]
+    wanted = np.asarray(call(ARRAYS))
+    backwards = ARRAYS[::-1, ::-1].copy()[::-1, ::-1]
+    for x in (backwards, ARRAYS.astype(">f8"), ARRAYS.astype(object), ARRAYS.astype(np.longdouble)):
+        np.testing.assert_allclose(np.asarray(call(x), dtype=float), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", TAKE_ARRAYS)
+def test_masked_entries_and_text_are_no_numbers(name: str) -> None:
+    with pytest.raises(ValueError, match=r"must have no masked entries, got .*; drop these points"):
+        TAKE_ARRAYS[name](np.ma.masked_greater(ARRAYS, 1.2))
+    with pytest.raises(TypeError, match=r"must hold real numbers, got <U.*astype\(float\)"):
+        TAKE_ARRAYS[name](ARRAYS.astype(str))
+
+
 def test_transforms_around_objectives_are_named() -> None:
     """Torch's own message spoke of requires_grad_ and of data-dependent control flow."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -267,6 +268,33 @@ def check_shape(value: Any, shape: Sequence[int | None], wanted: str, advice: st
     if got is None or len(got) != len(shape) or any(n not in (m, None) for n, m in zip(shape, got)):
         found = got if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{wanted.format(tuple(shape))}, got {found}; {advice}")
+
+
+def torch_numbers(value: Any, name: str) -> Any:
+    """Arrays and data frames as an array that torch takes; tensors, lists and numbers as they are.
+
+    Torch has no negative strides, no other order of bytes and no objects, and it takes masked
+    entries for numbers.
+    """
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} must have no masked entries, got {np.ma.count_masked(value)}; drop these "
+            "points, or fill in what is missing"
+        )
+    if isinstance(value, Tensor) or not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    wide = array.dtype.kind == "O" or array.dtype.itemsize > 8
+    wanted = np.float64 if wide else array.dtype.newbyteorder("=")
+    try:
+        if array.dtype.kind in "biufO":
+            return np.array(array, dtype=wanted, order="C")
+    except (TypeError, ValueError):
+        pass  # an object that is no number
+    raise TypeError(
+        f"{name} must hold real numbers, got {array.dtype}; convert it with "
+        f"{name}.astype(float), missing values to NaN"
+    )
 
 
 def is_number(value: Any) -> bool:

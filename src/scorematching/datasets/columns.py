@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_positive, check_shape
+from scorematching._checks import check_points, check_positive, check_shape, torch_numbers
 from scorematching._random import uniform
 
 _MIN_REPEATS = 0.02
@@ -103,7 +103,9 @@ class Dequantise:
 
 def _as_tensor(x: Any) -> Tensor:
     """Tensors as they are; arrays and data frames of any numbers in double precision."""
-    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x, dtype=np.float64))
+    if isinstance(x, Tensor):
+        return x
+    return torch.as_tensor(np.asarray(torch_numbers(x, "x"), dtype=np.float64))
 
 
 def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = False) -> list[int]:

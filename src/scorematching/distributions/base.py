@@ -194,6 +194,7 @@ def component_covariances(covariances: Tensor, means: Tensor) -> Tensor:
 
 def tensors(values: dict[str, Array]) -> list[Tensor]:
     """Own copies of parameters, in their common floating-point dtype and device."""
+    values = {name: _checks.torch_numbers(value, name) for name, value in values.items()}
     arrays = [torch.as_tensor(value) for value in values.values() if hasattr(value, "dtype")]
     dtypes = [array.dtype for array in arrays if array.is_floating_point()]
     dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()

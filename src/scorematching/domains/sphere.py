@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive
+from scorematching._checks import check_positive, torch_numbers
 from scorematching._shapes import dimension, event_axes, inner
 from scorematching.domains.base import DomainField, Region, refuse_rows, spread
 from scorematching.domains.weights import Weight, capped, gradient
@@ -163,8 +163,7 @@ class Simplex(Sphere):
             by: the least square root.
         """
         if not isinstance(x, Tensor):
-            numbers = x.to_numpy() if hasattr(x, "to_numpy") else x
-            x = torch.tensor(numbers, dtype=torch.float64)
+            x = torch.as_tensor(torch_numbers(x, "x"), dtype=torch.float64)
         return x.clamp_min(by**2)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_shape
+from scorematching._checks import check_points, check_shape, torch_numbers
 from scorematching._memory import Budget, in_chunks
 from scorematching.derivatives.repeats import check_repeats
 from scorematching.distributions import Distribution
@@ -106,8 +106,8 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
 
 
 def _as_tensor(X: Any) -> Tensor:
-    """A tensor or array as it is; a copy of a data frame, whose memory may be read-only."""
-    return torch.tensor(X.to_numpy()) if hasattr(X, "to_numpy") else torch.as_tensor(X)
+    """A tensor as it is; copies of arrays and data frames, whose memory may be read-only."""
+    return torch.as_tensor(torch_numbers(X, "X"))
 
 
 def _check_domain(model: Any) -> None:
