@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -278,6 +281,22 @@ def test_dequantise_obeys_its_generator_and_leaves_the_global_one() -> None:
     assert torch.equal(dequantise(x, generator(5)), dequantise(x, generator(5)))
     assert not torch.equal(dequantise(x, generator(5)), dequantise(x, generator(6)))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, torch.tensor([0.5, math.inf]), "wide", None])
+def test_widths_of_noise_are_checked(wrong: Any) -> None:
+    """Points were NaN, or had the noise of another width, without a word."""
+    with pytest.raises((TypeError, ValueError), match=r"width must be .*; half the gap between"):
+        Dequantise(wrong)
+
+
+def test_thresholds_are_checked() -> None:
+    """With NaN no column was dropped."""
+    for wrong in (math.nan, -0.5, 98, "high", None):
+        with pytest.raises(ValueError, match=r"threshold must lie between 0 and 1, got .*; 0\.98"):
+            drop_correlated(correlated(), wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="as_released must be True or False, got None"):
+        drop_correlated(correlated(), as_released=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fit", [Standardise.fit, Dequantise.fit, drop_correlated])

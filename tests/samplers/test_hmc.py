@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -272,6 +273,18 @@ def test_adaptation_takes_numbers_and_refuses_negative_steps() -> None:
     assert adapt_step_size(0.1, 0.5) == adapt_step_size(0.1, half.expand(3))
     with pytest.raises(ValueError, match=r"step_size must be positive, got -1\.0"):
         begin_adaptation(torch.tensor([0.1, -1.0]))
+    for follow in (lambda *a, **k: adapt(state, *a, **k), partial(adapt_step_size, 0.1)):
+        for wrong in (math.nan, 1.5, "0.5", None):
+            with pytest.raises(
+                ValueError, match=r"acceptance must lie .*; take it from the second"
+            ):
+                follow(wrong)
+            with pytest.raises(ValueError, match=r"wanted must lie between .*; 0\.65"):
+                follow(0.5, wanted=wrong)
+    with pytest.raises(ValueError, match="rate must be positive, got nan"):
+        adapt_step_size(0.1, 0.5, rate=math.nan)
+    with pytest.raises(TypeError, match="step_size must be a positive number, got None"):
+        adapt_step_size(None, 0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sampler", [hmc, mala])

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_positive, check_shape, torch_numbers
+from scorematching._checks import (
+    check_flag,
+    check_points,
+    check_positive,
+    check_shape,
+    is_number,
+    torch_numbers,
+)
 from scorematching._random import uniform
 
 _MIN_REPEATS = 0.02
@@ -42,6 +49,17 @@ class Dequantise:
 
     width: Tensor | float
     columns: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the width."""
+        advice = "half the gap between neighbouring values fills the gaps"
+        if not isinstance(self.width, Tensor) and not is_number(self.width):
+            raise TypeError(f"width must be a number or a tensor, got {self.width!r}; {advice}")
+        width = torch.as_tensor(self.width)
+        if not bool(((width >= 0) & width.isfinite()).all()):
+            raise ValueError(
+                f"width must be finite and not negative, got {width.tolist()}; {advice}"
+            )
 
     @classmethod
     def fit(cls, x: Any, gaps: float = 0.5, every_column: bool = False) -> Dequantise:
@@ -130,6 +148,11 @@ def drop_correlated(x: Tensor, threshold: float = 0.98, as_released: bool = Fals
     """
     check_table(x)
     check_varies(x)
+    check_flag(as_released, "as_released", "False is right for new experiments")
+    if not is_number(threshold) or not 0 <= threshold <= 1:
+        raise ValueError(
+            f"threshold must lie between 0 and 1, got {threshold!r}; 0.98 drops near copies"
+        )
     d = x.shape[1]
     correlation = torch.corrcoef(x.double().mT).reshape(d, d).fill_diagonal_(0)
     strength = correlation.abs()

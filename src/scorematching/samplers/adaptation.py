@@ -5,12 +5,12 @@ warm-up, or on other chains.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive
+from scorematching._checks import check_positive, check_share, is_number
 
 
 class Adaptation(NamedTuple):
@@ -90,6 +90,7 @@ def adapt(state: Adaptation, acceptance: float | Tensor, wanted: float = 0.65) -
         >>> bool(lower.step_size < higher.step_size)
         True
     """
+    _check_rates(acceptance, wanted)
     n = state.num + 1
     share, weight = 1 / (n + 10), n**-0.75
     gap = torch.as_tensor(wanted - acceptance, dtype=state.shortfall.dtype).to(state.shortfall)
@@ -119,9 +120,23 @@ def adapt_step_size(
         >>> adapt_step_size(0.1, torch.tensor([0.5, 0.75]), wanted=0.625)
         0.1
     """
+    _check_rates(acceptance, wanted)
+    check_positive(rate, "rate", "0.5 follows a target that changes fast")
+    if not isinstance(step_size, Tensor):
+        check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
     if not isinstance(acceptance, Tensor):
         acceptance = torch.tensor(acceptance, dtype=torch.float64)
     if isinstance(step_size, Tensor):
         return step_size * torch.exp(rate * (acceptance - wanted))
     factor = torch.exp(rate * (acceptance.double().mean() - wanted))
     return step_size * factor.item()
+
+
+def _check_rates(acceptance: Any, wanted: Any) -> None:
+    """Require shares of accepted steps; those in tensors are not read, which may wait for a GPU."""
+    check_share(wanted, "wanted", "0.65 for Hamiltonian paths, 0.574 for Langevin steps")
+    if not isinstance(acceptance, Tensor) and not (is_number(acceptance) and 0 <= acceptance <= 1):
+        raise ValueError(
+            f"acceptance must lie between 0 and 1, got {acceptance!r}; take it from the second "
+            "result of a step"
+        )
