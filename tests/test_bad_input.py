@@ -774,6 +774,141 @@ def test_points_may_be_so_large_that_their_sum_is_not_finite() -> None:
     check_points(torch.full((4, 2), 6e4, dtype=torch.float16))
 
 
+def features(x: Tensor) -> Tensor:
+    """Those of a product of normal distributions, ``(N, D) -> (N, 2 D)``."""
+    return torch.cat([x, -0.5 * x.square()], 1)
+
+
+GAUSSIAN = sm.inference.models.Gaussian(1)
+LOG_Z = sm.evaluation.LogZEstimate(0.0, 0.1, 1000.0, 1000)
+NO_FUNCTIONS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "features": (
+        lambda f: sm.closed_form.solve_linear(f, None, X, sm.ScoreMatching(), 0.1),
+        "features must be callable",
+        "pass a function",
+    ),
+    "base": (
+        lambda f: sm.closed_form.solve_linear(features, f, X, sm.ScoreMatching(), 0.1),
+        "base must be callable or None",
+        "pass a function",
+    ),
+    "objective": (
+        lambda f: sm.closed_form.solve_linear(features, None, X, f, 0.1),
+        "objective must be an Objective",
+        "pass ScoreMatching()",
+    ),
+    "score": (
+        lambda f: sm.evaluation.fisher_divergence(normal, f, X),
+        "score must be callable",
+        "pass a function of points",
+    ),
+    "sliced score": (
+        lambda f: sm.evaluation.sliced_fisher_divergence(normal, f, X),
+        "score must be callable",
+        "pass a function of points",
+    ),
+    "explain": (
+        lambda f: sm.explain(normal, X, f, show=False),
+        "objective must be an objective or None",
+        "ScoreMatching()",
+    ),
+    "compare": (
+        lambda f: sm.evaluation.compare(normal, torch.neg, X, f),
+        "objective must be an objective or None",
+        "SlicedScoreMatchingVR()",
+    ),
+    "log_weight": (
+        lambda f: sm.inference.fit_robust(GAUSSIAN, X[:, :1], 0.1, log_weight=f),
+        "log_weight must be callable or None",
+        "(theta, x)",
+    ),
+    "network": (
+        lambda f: sm.evaluation.feature_moments(f, X),
+        "network must be callable",
+        "pass a function of images",
+    ),
+    "solver": (
+        lambda f: sm.kernels.fit_spectral(X, solver=f),
+        "solver must be callable",
+        "(mu, U)",
+    ),
+    "log_z": (
+        lambda f: sm.evaluation.log_likelihood(normal, X, f),
+        "log_z must be an estimate of log Z",
+        "importance_log_z",
+    ),
+    "domain": (lambda f: sm.domains.restrict(DENSITY, f), "domain must be a domain", "Box"),
+    "field": (
+        lambda f: sm.domains.restrict(f, sm.domains.PositiveOrthant()),
+        "field must be a Field",
+        "LogDensityField",
+    ),
+    "generator": (
+        lambda f: sm.datasets.paper_split(X, f),
+        "generator must be a torch.Generator or None",
+        "manual_seed",
+    ),
+    "sizes": (lambda f: sm.datasets.split(X, f), "sizes must be a sequence", "(0.8, 0.1, 0.1)"),
+    "sigmas": (
+        lambda f: sm.samplers.anneal(lambda x, sigma: -x, X, f, 0.1),
+        "sigmas must be a sequence",
+        "noise_levels",
+    ),
+    "bandwidths": (
+        lambda f: sm.models.DKEF(2, 5, bandwidths=f),
+        "bandwidths must be a sequence",
+        "one for each kernel",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_FUNCTIONS)
+def test_numbers_in_place_of_functions_and_sequences(name: str) -> None:
+    """They ended in errors of Python, such as "'float' object is not callable"."""
+    call, wanted, advice = NO_FUNCTIONS[name]
+    with pytest.raises(
+        TypeError, match=f"{re.escape(wanted)}.*got (float|2.5); .*{re.escape(advice)}"
+    ):
+        call(2.5)
+
+
+def test_arrays_of_images_and_unusable_estimates() -> None:
+    with pytest.raises(TypeError, match=r"images must be a tensor or .* got ndarray; convert"):
+        sm.evaluation.feature_moments(torch.nn.Flatten(), np.ones((4, 3)))
+    with pytest.raises(ValueError, match=r"min_effective must be a number, .* got nan"):
+        sm.evaluation.log_likelihood(normal, X, LOG_Z, min_effective=math.nan)
+    nothing = sm.evaluation.LogZEstimate(math.nan, math.nan, math.nan, 1000)
+    with pytest.raises(ValueError, match=r"log_z must have an effective sample size .* got nan"):
+        sm.evaluation.log_likelihood(normal, X, nothing)
+
+
+def test_batch_sizes_of_numpy() -> None:
+    """Torch's own split takes integers of Python only."""
+    size, g = np.int64(3), torch.Generator().manual_seed(0)
+    pixels = sm.models.NormalPixels()
+    moments = sm.evaluation.feature_moments(torch.nn.Flatten(), X, batch_size=size)  # type: ignore[arg-type]
+    found = sm.evaluation.decoder_log_likelihood(
+        torch.nn.Identity(),
+        X,
+        3,
+        pixels,
+        2,
+        2,
+        batch_size=size,
+        generator=g,  # type: ignore[arg-type]
+    )
+    modes = sm.evaluation.importance_log_likelihood(
+        torch.nn.Identity(),
+        X,
+        lambda x: x[None],
+        pixels,
+        20,
+        batch_size=size,
+        generator=g,  # type: ignore[arg-type]
+    )
+    assert moments.count == len(found.log_likelihood) == len(modes.log_likelihood) == 4
+
+
 ARRAYS = np.random.default_rng(0).uniform(1, 2, (6, 3))
 TAKE_ARRAYS: dict[str, Callable[[Any], Any]] = {
     "compare": lambda x: sm.evaluation.compare(normal, torch.neg, x).a.mean,

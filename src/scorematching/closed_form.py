@@ -31,6 +31,7 @@ from scorematching._checks import (
     check_generator,
     check_points,
     check_shape,
+    check_type,
     is_number,
 )
 from scorematching._precision import at_least_single, without_autocast
@@ -166,6 +167,13 @@ def quadratic_form(
             "SlicedScoreMatchingVR(), or SlicedScoreMatching() for beta = 0"
         )
     check_points(x)
+    check_type(
+        features, Callable, "features must be callable", "pass a function (N, *event) -> (N, L)"
+    )
+    if base is not None:
+        check_type(
+            base, Callable, "base must be callable or None", "pass a function of points -> (N,)"
+        )
     # The base is one more feature, of weight one, so that it gets the same noise.
     first, second = objective.terms(_FeatureField(_joined(features, base)), x, noise)
     rows = at_least_single(first.movedim(-1, 0).flatten(0, 1))  # (K N, 1 + L)
@@ -230,6 +238,7 @@ def draw_form(
     """`quadratic_form` with noise drawn now."""
     check_points(x)
     check_generator(generator, x)
+    check_type(objective, Objective, "objective must be an Objective", "pass ScoreMatching()")
     return quadratic_form(features, base, x, objective, objective.draw(x, generator))
 
 

@@ -1,13 +1,13 @@
 """Splits into training, validation and test points."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points
+from scorematching._checks import check_points, check_type
 
 
 class Split(NamedTuple):
@@ -46,6 +46,11 @@ def split(
         ([8, 1, 1], 190.0)
     """
     check_points(x)
+    advice = "use torch.Generator().manual_seed(seed)"
+    kinds = (torch.Generator, type(None))
+    check_type(generator, kinds, "generator must be a torch.Generator or None", advice)
+    advice = "pass three counts or fractions, such as (0.8, 0.1, 0.1)"
+    check_type(sizes, Iterable, "sizes must be a sequence", advice)
     counts = _counts(len(x), sizes)
     device = None if generator is None else generator.device
     order = torch.randperm(len(x), generator=generator, device=device).to(x.device)

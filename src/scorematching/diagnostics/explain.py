@@ -1,6 +1,7 @@
 """How the derivatives of a model are taken."""
 
 import warnings
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points
+from scorematching._checks import check_points, check_type
 from scorematching._tables import Table
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.ops.registry import kink_of
@@ -42,6 +43,9 @@ def explain(model: Any, x: Tensor, objective: Objective | None = None, show: boo
         [('square', '1', 'rule'), ('sum', '1', 'rule'), ('neg', '1', 'rule')]
     """
     check_points(x)
+    if objective is not None:
+        advice = "pass one such as ScoreMatching()"
+        check_type(objective, Callable, "objective must be an objective or None", advice)
     field = as_field(model)
     refusal = ""
     unchecked = copy(field)  # lists the operations of a model that is refused, too

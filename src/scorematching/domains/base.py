@@ -216,6 +216,9 @@ def restrict(field: Field, domain: Region | None) -> Field:
         >>> restrict(field, None) is field
         True
     """
+    check_domain(domain)
+    advice = "wrap a model in LogDensityField or VectorField"
+    check_type(field, Field, "field must be a Field", advice)
     return field if domain is None else domain.wrap(field)
 
 

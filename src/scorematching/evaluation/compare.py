@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_generator, check_share
+from scorematching._checks import check_generator, check_share, check_type
 from scorematching._clusters import groups_of, require_same_order
 from scorematching._memory import in_chunks
 from scorematching.derivatives.repeats import check_repeats
@@ -111,6 +112,9 @@ def compare(
         'a'
     """
     check_share(level, "level", "0.05 is usual")
+    if objective is not None:
+        advice = "pass one such as SlicedScoreMatchingVR()"
+        check_type(objective, Callable, "objective must be an objective or None", advice)
     if len(X) < 2:
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
     require_same_order(X, cluster, "cluster")

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points, check_shape
+from scorematching._checks import check_count, check_points, check_shape, check_type
 from scorematching._memory import in_chunks
 from scorematching._shapes import event_axes, flatten_event, project
 from scorematching.derivatives.repeats import check_repeats, needs_all_rows
@@ -32,6 +32,7 @@ from scorematching.projections import Projection, Rademacher
 from scorematching.types import Vector
 
 _BATCH_SIZE = 1024
+_SCORE = "pass a function of points (N, *event) to scores of that shape"
 
 
 def score_matching_losses(
@@ -92,6 +93,7 @@ def fisher_divergence(
         >>> fisher_divergence(narrow, lambda x: -x, torch.ones(3, 4)).mean  # 0.5 |2 x - x|^2
         2.0
     """
+    check_type(score, Callable, "score must be callable", _SCORE)
 
     def half_square(field: Field, x: Tensor) -> Tensor:
         return 0.5 * _score_error(field, score, x).square().sum(-1)
@@ -136,6 +138,8 @@ def sliced_fisher_divergence(
     """
     directions = Rademacher(balanced=False) if projection is None else projection
     v = directions.sample(x, num_projections, generator).transpose(0, 1)
+
+    check_type(score, Callable, "score must be callable", _SCORE)
 
     def half_square(field: Field, x: Tensor, v: Tensor) -> Tensor:
         error = _score_error(field, score, x)

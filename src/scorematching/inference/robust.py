@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive, check_shape
+from scorematching._checks import check_positive, check_shape, check_type
 from scorematching._clusters import groups_of, require_same_order
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
@@ -107,6 +107,8 @@ def _tilted(call: LogWeight, weight: LogWeight, power: float, theta: Theta, x: T
 
 def _checked(log_weight: LogWeight, problem: Problem) -> LogWeight:
     """A log-weight that returns one number per point at the start."""
+    advice = "pass a function (theta, x) -> (N,)"
+    check_type(log_weight, Callable, "log_weight must be callable or None", advice)
     found = log_weight(problem.model.unflatten(problem.model.start), problem.parts[0].x)
     wanted = "log_weight must return one number per point, shape {}"
     check_shape(found, (problem.num_points,), wanted, "sum over columns, not over points")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_count, check_flag, is_number
+from scorematching._checks import can_read_values, check_count, check_flag, check_type, is_number
 from scorematching._memory import limited
 from scorematching._precision import without_autocast
 from scorematching.kernels.bandwidth import kernel_for
@@ -120,7 +120,7 @@ def fit_spectral(
     """
     samples = checked_samples(samples)
     _check_share(num_eigen, mass, samples.shape[-2])
-    check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
+    _check_options(average_mass, solver)
     with limited(max_memory, _ADVICE) as budget, without_autocast(samples):
         wide, num = widened(samples), samples.shape[-2]
         check_memory(wide, 4, _ADVICE, budget)
@@ -154,6 +154,13 @@ def _check_kept(mu: Tensor, kept: Tensor) -> None:
             f"num_eigen must be at most {rank}, the rank of the kernel matrix to rounding, got "
             f"{int(kept.sum(-1).max())}; keep fewer, or take mass=0.99 and no num_eigen"
         )
+
+
+def _check_options(average_mass: Any, solver: Any) -> None:
+    """Require a flag and a function."""
+    check_flag(average_mass, "average_mass", "True takes one number of eigenpairs for all sets")
+    advice = "pass a function of matrices that returns (mu, U)"
+    check_type(solver, Callable, "solver must be callable", advice)
 
 
 def _check_share(num_eigen: Any, mass: Any, num: int) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from scorematching._checks import (
     check_flag,
     check_points,
     check_positive,
+    check_type,
 )
 from scorematching.closed_form import QuadraticForm, SelectableFeatures, draw_form
 from scorematching.distributions.bases import GaussianBase
@@ -278,6 +279,8 @@ class FeatureNetworks(nn.Module):
 def _initial_bandwidths(num: int, given: Sequence[float] | None) -> list[float]:
     if given is None:
         return [1.0, 3.3, 10.0] if num == 3 else torch.logspace(0, 1, num).tolist()
+    advice = "give one for each kernel, such as (1.0, 3.3, 10.0)"
+    check_type(given, Iterable, "bandwidths must be a sequence", advice)
     if len(given) != num:
         raise ValueError(
             f"bandwidths must be num_kernels = {num} numbers, got {len(given)}; give one each"

@@ -7,12 +7,12 @@ of standard deviation sigma; step sizes are proportional to sigma.
 import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_count, check_positive
+from scorematching._checks import check_batch, check_count, check_positive, check_type
 from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers import langevin
 
@@ -107,9 +107,13 @@ def anneal(
     check_batch(x)
     check_count(num_steps, "num_steps", "a hundred steps suit images")
     check_positive(step_size, "step_size", "a fifth of the last sigma is a start")
-    sigmas = [float(sigma) for sigma in sigmas]
+    advice = "give levels of noise, as from noise_levels"
+    check_type(sigmas, Iterable, "sigmas must be a sequence", advice)
+    given: list[Any] = list(sigmas)
+    sigmas = [sigma.item() if isinstance(sigma, Tensor) else sigma for sigma in given]
     for sigma in sigmas or [0.0]:
-        check_positive(sigma, "sigmas", "give levels of noise, as from noise_levels")
+        check_positive(sigma, "sigmas", advice)
+    sigmas = list(map(float, sigmas))
     if any(after > before for before, after in pairwise(sigmas)):
         raise ValueError(
             f"sigmas must decrease, got {sigmas[0]:g} to {sigmas[-1]:g} with larger levels after "

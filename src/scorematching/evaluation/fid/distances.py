@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_count, check_points, check_shape
+from scorematching._checks import check_batch, check_count, check_points, check_shape, check_type
 from scorematching._memory import Chunks, limited
 from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate
@@ -104,13 +104,16 @@ def feature_moments(
         10
     """
     check_count(batch_size, "batch_size", "it limits memory; 64 suits most networks")
+    check_type(network, Callable, "network must be callable", "pass a function of images -> (N, D)")
     if isinstance(images, Tensor):
         check_batch(images, "images")
-        images = images.split(batch_size)
+        images = images.split(int(batch_size))
     total: FeatureMoments | None = None
     with limited(max_memory, "take a network with fewer features") as budget, torch.no_grad():
         chunks = Chunks(_ALL, budget)
         for batch in images:
+            advice = "convert an array with torch.as_tensor"
+            check_type(batch, Tensor, "images must be a tensor or batches of tensors", advice)
             if total is None:
                 check_repeats(network, batch, limited=max_memory is not None)
             for moments in chunks(partial(_moments, network), batch):

@@ -128,7 +128,7 @@ def decoder_log_likelihood(
     check_count(batch_size, "batch_size", "a thousand images fill a GPU")
     _check_forces(force_precision, force, x)
     prior, found = standard_normal_log_density, []
-    for images in x.split(batch_size):
+    for images in x.split(int(batch_size)):
         posterior = _posterior(decoder, observation, images)
         z, pilots = _starts(len(images), num_chains, num_pilots, latent_dim, x, generator)
         rest = (num_steps, schedule, num_leapfrog, None, len(images), generator, capture)

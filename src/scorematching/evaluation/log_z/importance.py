@@ -122,13 +122,15 @@ def check_distribution(value: Any, name: str) -> None:
 
 def check_effective(log_z: LogZEstimate, least: float | None = None) -> None:
     """Require an effective sample size; None is 100, or count / 1000 if that is larger."""
+    advice = "pass the result of importance_log_z or ais_log_z"
+    check_type(log_z, LogZEstimate, "log_z must be an estimate of log Z", advice)
     if least is None:
         least = max(100.0, log_z.count / 1000)
-    if not is_number(least) or least < 0:
+    if not is_number(least) or not least >= 0:
         raise ValueError(
             f"min_effective must be a number, zero or more, got {least!r}; None suits most uses"
         )
-    if log_z.effective_sample_size < least:
+    if not log_z.effective_sample_size >= least:
         raise ValueError(
             f"log_z must have an effective sample size of at least {least:g}, got "
             f"{log_z.effective_sample_size:.3g} of {log_z.count} samples, too few for an estimate; "

@@ -196,7 +196,7 @@ def importance_log_likelihood(
     check_count(batch_size, "batch_size", "some hundred images fill a processor")
     _check_counts(num_samples, num_newton)
     found = []
-    for part in x.split(batch_size):
+    for part in x.split(int(batch_size)):
         joint = _joint(decoder, observation, part)
         mixture = fit_mixture(joint, _begin(starts, part, joint), num_newton)
         found.append(_weigh(joint, mixture, num_samples, generator))
