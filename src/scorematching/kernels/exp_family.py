@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_positive
+from scorematching._checks import can_read_values, check_positive
 from scorematching._memory import Budget
 from scorematching.kernels.bandwidth import kernel_for
 from scorematching.kernels.base import KernelScore
 from scorematching.kernels.distances import in_chunks, widened
-from scorematching.kernels.radial import Kernel
+from scorematching.kernels.radial import Kernel, check_range
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,6 +146,8 @@ def prepare(
     """The kernel and the function xi for checked samples, in double precision."""
     samples = widened(samples)
     k = kernel_for(samples, kernel, bandwidth, include_diagonal, budget)
+    if can_read_values(samples):
+        check_range(k.bandwidth, power=4)  # which is that of second derivatives
     mean = samples.mean(-2, keepdim=True)
     precision = torch.zeros_like(mean)
     if base_scale is not None:

@@ -15,8 +15,6 @@ from torch import Tensor
 from scorematching._checks import can_read_values, check_positive
 from scorematching.kernels.distances import difference_products, difference_sum, squared_distances
 
-_LEAST, _MOST = 1e-75, 1e75
-
 
 class Radial(ABC):
     """A function of the distance, ``phi(t)`` with ``t = |x - y|^2 / h^2``.
@@ -117,7 +115,7 @@ class Kernel(Radial):
             least = self.bandwidth.min().item()
             raise ValueError(f"bandwidth must be positive, got {least!r} in one set; {advice}")
         if not isinstance(self.bandwidth, Tensor) or can_read_values(self.bandwidth):
-            _check_range(self.bandwidth)
+            check_range(self.bandwidth, power=2)
 
     @property
     def curvature(self) -> Any:
@@ -125,14 +123,15 @@ class Kernel(Radial):
         return 1 / self.bandwidth**2
 
 
-def _check_range(bandwidth: float | Tensor) -> None:
-    """Require bandwidths whose fourth power, in second derivatives, is within double precision."""
+def check_range(bandwidth: float | Tensor, power: int) -> None:
+    """Require bandwidths of which a power, as in derivatives, lies within double precision."""
+    least, most = 10.0 ** (-300 // power), 10.0 ** (300 // power)
     ends = bandwidth.detach().aminmax() if isinstance(bandwidth, Tensor) else (bandwidth,)
     for h in map(float, ends):
-        if not _LEAST < h < _MOST:
+        if not least < h < most:
             raise ValueError(
-                f"bandwidth must lie between {_LEAST:g} and {_MOST:g}, got {h:g}, whose "
-                "powers are zero or infinite; divide the samples by their standard deviation"
+                f"bandwidth must lie between {least:g} and {most:g}, got {h:g}, whose powers are "
+                "zero or infinite; divide the samples by their standard deviation"
             )
 
 
