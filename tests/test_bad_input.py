@@ -882,6 +882,50 @@ def test_arrays_of_images_and_unusable_estimates() -> None:
         sm.evaluation.log_likelihood(normal, X, nothing)
 
 
+def test_options_of_fields_are_checked() -> None:
+    wrong: Any
+    for wrong in ("no", None, 1):
+        with pytest.raises(
+            TypeError, match=r"check_smoothness must be True or False, got .*; False"
+        ):
+            sm.LogDensityField(normal, check_smoothness=wrong)
+    for wrong in (True, -1, 1.0, "all"):
+        with pytest.raises(TypeError, match=r"feature_axes must be None or a number of axes, got"):
+            sm.LogDensityField(normal, feature_axes=wrong)
+
+
+def test_settings_of_early_stopping_are_checked() -> None:
+    """A patience of NaN never stopped."""
+    with pytest.raises(TypeError, match="patience must be an integer, got nan; None never stops"):
+        sm.training.EarlyStopping(patience=math.nan)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="min_improvement must be positive, got nan; zero counts"):
+        sm.training.EarlyStopping(min_improvement=math.nan)
+
+
+def test_half_precision_without_decompositions() -> None:
+    """Torch has no Cholesky factors and no quantiles of half precision."""
+    for half in (torch.float16, torch.bfloat16):
+        mean, covariance = torch.zeros(2, dtype=half), torch.eye(2, dtype=half)
+        with pytest.raises(
+            TypeError, match=r"covariance must be in single or double .*\.float\(\)"
+        ):
+            sm.distributions.Gaussian(mean, covariance)
+        rounded = torch.tensor([[1.0], [2.0], [2.0], [3.0]], dtype=half)
+        assert sm.datasets.Dequantise.fit(rounded).width == 0.5
+
+
+def test_sequences_of_counts_and_widths_are_named() -> None:
+    wrong: Any = 2.5
+    with pytest.raises(ValueError, match=r"num_projections must be a non-empty sequence, got 2\.5"):
+        sm.variance_report(normal, X, sm.SlicedScoreMatching(), wrong, show=False)
+    with pytest.raises(TypeError, match=r"hidden must be a sequence of widths, .* got 2\.5"):
+        sm.SlicedScoreEstimator(hidden=wrong).fit(ARRAYS)
+    with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.5; 128 suits"):
+        sm.SlicedScoreEstimator(batch_size=wrong).fit(ARRAYS)
+    with pytest.raises(ValueError, match=r"X must vary by more than 1e-150, .*; divide them"):
+        sm.KernelExpFamilyEstimator().fit(1e-200 * ARRAYS)
+
+
 def test_batch_sizes_of_numpy() -> None:
     """Torch's own split takes integers of Python only."""
     size, g = np.int64(3), torch.Generator().manual_seed(0)

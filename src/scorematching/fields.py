@@ -30,6 +30,7 @@ from scorematching._checks import (
     check_batch,
     check_choice,
     check_directions,
+    check_flag,
     check_log_density,
     check_points,
     check_positive,
@@ -71,6 +72,7 @@ class Field(ABC):
                 f"the model must be callable, x -> tensor, got {type(model).__name__}; "
                 "pass an nn.Module or a function"
             )
+        check_flag(check_smoothness, "check_smoothness", "False accepts models with kinks")
         check_choice(route, "route", ("auto", "traced", "reverse"), '"auto" suits all')
         self.model = Model(model, check, kind, check_smoothness, route)
 
@@ -223,6 +225,11 @@ class LogDensityField(Field):
         check_smoothness: bool = True,
         route: str = "auto",
     ) -> None:
+        if feature_axes is not None and (type(feature_axes) is not int or feature_axes < 0):
+            raise TypeError(
+                f"feature_axes must be None or a number of axes, got {feature_axes!r}; 0 is one "
+                "log-density per point, and None takes what the model returns"
+            )
         self.feature_axes = feature_axes
         check = partial(check_log_density, feature_axes=feature_axes)
         super().__init__(log_density, "log-density", check, check_smoothness, route)

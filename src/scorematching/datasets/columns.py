@@ -17,6 +17,7 @@ from scorematching._checks import (
     is_number,
     torch_numbers,
 )
+from scorematching._precision import at_least_single
 from scorematching._random import uniform
 
 _MIN_REPEATS = 0.02
@@ -85,7 +86,7 @@ class Dequantise:
             values = column.unique()
             rounded = every_column or len(values) < (1 - _MIN_REPEATS) * len(column)
             # Unlike Tensor.median, quantile averages the two middle gaps of an even number.
-            widths.append(values.diff().quantile(0.5).item() if rounded else 0.0)
+            widths.append(at_least_single(values.diff()).quantile(0.5).item() if rounded else 0.0)
         return cls(gaps * torch.tensor(widths, dtype=x.dtype, device=x.device), columns)
 
     def __call__(self, x: Any, generator: torch.Generator | None = None) -> Any:

@@ -165,6 +165,11 @@ def inverse(triangle: Tensor) -> Tensor:
 
 def whitener(covariance: Tensor, name: str) -> Tensor:
     """Lower triangular W with ``W covariance W' = I``, ``(..., D, D) -> (..., D, D)``."""
+    if covariance.dtype in (torch.float16, torch.bfloat16):
+        raise TypeError(
+            f"{name} must be in single or double precision, got {covariance.dtype}; convert the "
+            "parameters with .float()"
+        )
     asymmetry = (covariance - covariance.mT).abs().max().item()
     if asymmetry > 1e-6 * covariance.abs().max().item():
         raise ValueError(

@@ -50,6 +50,11 @@ class KernelScoreEstimator(ScoreEstimator):
     def _warn_of_scales(self, x: Tensor) -> None:
         """Warn of columns ``(N, D)`` with units so different that the estimate is useless."""
         scale = x.std(0)
+        if not bool((scale > 0).any()):
+            raise ValueError(
+                "X must vary by more than 1e-150, the least number with a square, got columns "
+                "that do not; divide them by their size"
+            )
         low, high = scale[scale > 0].aminmax()
         if high > _MAX_SCALES * low:
             warnings.warn(

@@ -113,7 +113,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         with limited(max_memory, "take narrower hidden layers") as budget:
             rest, held = self._prepared(x, generator)
             with torch.device(x.device):
-                network = ScoreNetwork(x.shape[1], tuple(self.hidden), generator=generator)
+                network = ScoreNetwork(x.shape[1], self.hidden, generator=generator)
             self.network_ = network.to(_NETWORK_DTYPE)
             field, config = VectorField(self.network_), self._config(len(rest))
             held_out = HeldOut(held, self._validation_objective(), generator, budget)
@@ -176,6 +176,7 @@ class SlicedScoreEstimator(ScoreEstimator):
         return VectorField(lambda x: network(((x - mean) / scale).to(_NETWORK_DTYPE)) / scale)
 
     def _config(self, num: int) -> TrainConfig:
+        check_count(self.batch_size, "batch_size", "128 suits most data")
         return TrainConfig(
             steps=self.max_steps,
             batch_size=min(self.batch_size, num),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from scorematching._checks import check_count, check_positive
+
 
 @dataclass
 class EarlyStopping:
@@ -37,6 +39,13 @@ class EarlyStopping:
     waited: int = 0
     min_improvement: float = 0.0
     reference: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if self.patience is not None:
+            check_count(self.patience, "patience", "None never stops")
+        if self.min_improvement != 0:
+            check_positive(self.min_improvement, "min_improvement", "zero counts all improvements")
 
     def update(self, step: int, losses: Tensor | float) -> bool:
         """Count a validation; returns whether it has the least mean so far. NaN never has.

@@ -1,7 +1,7 @@
 """Measurement of variances and times."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any
@@ -276,7 +276,7 @@ def _check_arguments(objective: Any, x: Any, num_projections: Any, repeats: Any)
         raise ValueError(
             f"x must hold at least two points, got {len(x)}; pass a batch as large as in training"
         )
-    if isinstance(num_projections, int) or len(num_projections) == 0:
+    if not isinstance(num_projections, Collection) or len(num_projections) == 0:
         raise ValueError(
             f"num_projections must be a non-empty sequence, got {num_projections!r}; "
             "use (1, 2, 4, 8)"
