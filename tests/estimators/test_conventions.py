@@ -238,6 +238,7 @@ def test_training_stops_early(X):
     ("estimator", "message"),
     [
         (SteinScoreEstimator(eta=-1.0), "eta must be a finite number, zero or larger"),
+        (SteinScoreEstimator(eta=0.0), "eta must be positive for scores at given points, got 0"),
         (SteinScoreEstimator(kernel="box"), 'kernel must be "rbf" or "imq"'),
         (SpectralScoreEstimator(mass=2.0), "mass must lie between 0 and 1"),
         (SpectralScoreEstimator(num_eigen=100), "at most the number of samples, 60, got 100"),

@@ -332,6 +332,16 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         (lambda: sm.plot.pairs(ONE, np.zeros((3, 3))), "2 columns"),
         (lambda: sm.plot.pairs(ONE, columns=[7]), "0 to 1"),
         (lambda: sm.plot.pairs(ONE, columns=["a"]), "columns must be names in a data frame"),
+        (
+            lambda: sm.plot.pairs(ONE, columns=1),
+            "columns must be a sequence of names or .* got int",
+        ),
+        (lambda: sm.plot.pairs(ONE, columns=[0.5, 1]), "sequence of names or indices, got float"),
+        (
+            lambda: sm.plot.density(normal, ONE, depth=-1.0),
+            "depth must be positive, got -1.0; 12.0",
+        ),
+        (lambda: sm.plot.style(1), "name must be text, got int; for example"),
         (lambda: sm.plot.pairs(ONE, axes=np.empty((3, 3), object)), r"\(2, 2\)"),
         (lambda: sm.plot.calibration(normal, ONE), "samples="),
         (lambda: sm.plot.calibration(normal, ONE, samples=np.zeros((2, 3))), "2 columns"),

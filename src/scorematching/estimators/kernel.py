@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_choice, check_count
+from scorematching._checks import check_choice, check_count, is_number
 from scorematching.estimators.base import LogDensityMixin, ScoreEstimator
 from scorematching.fields import VectorField
 from scorematching.kernels import (
@@ -97,6 +97,11 @@ class SteinScoreEstimator(KernelScoreEstimator):
     device: str | None = None
 
     def _fit_kernel(self, x: Tensor, max_memory: int | None) -> KernelScore:
+        if is_number(self.eta) and self.eta == 0:
+            raise ValueError(
+                "eta must be positive for scores at given points, got 0, for which they are NaN at "
+                "the samples; use 1e-3, or fit_stein(X, eta=0).at_samples()"
+            )
         return fit_stein(x, max_memory=max_memory, **self._arguments("kernel", "bandwidth", "eta"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_positive
 from scorematching._rows import some_rows
 from scorematching.plot.asking import Array, log_density_at, names_of, to_points
 from scorematching.plot.canvas import axes_or_new, legend_below, padded, tidy
@@ -60,6 +60,7 @@ def density(
         'x1'
     """
     check_count(num, "num", "121 suits most pictures")
+    check_positive(depth, "depth", "12.0 suits most densities")
     x = to_points(data)
     ax, names = axes_or_new(ax), names_of(data, x.shape[1])
     if x.shape[1] == 1:

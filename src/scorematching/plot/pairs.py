@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 
+from scorematching._checks import check_type
 from scorematching._rows import some_rows
 from scorematching.plot.asking import (
     Array,
@@ -80,6 +82,11 @@ def pairs(
 def _choose(columns: Sequence[int | str] | None, dim: int, names: Sequence[Any]) -> list[int]:
     if columns is None:
         return list(range(min(dim, _MAX_COLUMNS)))
+    wanted, advice = "columns must be a sequence of names or indices", "for example (0, 2)"
+    check_type(columns, Iterable, wanted, advice)
+    columns = list(columns)
+    for column in columns:
+        check_type(column, (str, Integral), wanted, advice)
     chosen = [_index(column, names) for column in columns]
     if not chosen or not all(0 <= column < dim for column in chosen):
         raise ValueError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from scorematching._checks import check_type
+
 DATA, SAMPLES, INK, FAINT = "#4d4d4d", "#2e8b57", "#222222", "#b8b8b8"
 """Colours of data points, of samples of a model, of reference lines and of secondary curves."""
 
@@ -101,6 +103,7 @@ def style(name: str) -> Style:
         >>> style("SSM-VR")
         Style(color='#2e8b57', marker='o', linestyle='-')
     """
+    check_type(name, str, "name must be text", 'for example style("SSM-VR")')
     plain = name.strip().lower()
     for family, colour, marker in FAMILIES:
         if re.match(rf"{re.escape(family.lower())}(?![\w-])", plain):
