@@ -18,6 +18,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def utf8(text: str) -> bytes:
+    r"""A text in UTF-8; bytes of file names that are in another encoding become ``\udcfc``.
+
+    Example:
+        >>> utf8("w" + chr(0xDCFC) + ".csv")  # a name in latin-1, as Python reads it
+        b'w\\udcfc.csv'
+    """
+    return text.encode(errors="backslashreplace")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A name to write a file under inside the block; the file then replaces another, atomically.

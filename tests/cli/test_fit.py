@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,19 @@ def test_existing_folders_are_refused_and_replaced(
     assert main(["fit", "banana", "--out", str(out), *QUICK, "--overwrite"]) == 0
     assert about(out)["data"]["source"] == "banana"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are Unicode there")
+def test_a_file_name_in_another_encoding_does_not_cost_the_fit(
+    small_table: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / os.fsdecode(b"gr\xfc.csv")
+    shutil.copy(small_table, table)
+    out = tmp_path / "run"
+    assert main(["fit", str(table), "--out", str(out), *QUICK]) == 0
+    assert b"gr\\udcfc.csv" in (out / "model" / "README.md").read_bytes()
+    assert b"gr\\udcfc.csv" in (out / "report.html").read_bytes()
+    assert sm.load(out / "model").n_features_in_ == 4
 
 
 def failing(error: BaseException) -> Callable[..., None]:

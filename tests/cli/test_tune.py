@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,11 @@ def test_options_of_tune_need_it(
     """They were ignored without it."""
     assert main(["fit", "redwine", "--out", str(tmp_path / "run"), *option]) == 1
     assert "--executor and --gpus must be with --tune" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are Unicode there")
+def test_a_fit_may_print_a_file_name_in_another_encoding(tmp_path: Path) -> None:
+    table = tmp_path / os.fsdecode(b"gr\xfc.csv")
+    table.write_text("a,b\n1,2\n")
+    with pytest.raises(RuntimeError, match="rows"):
+        run_fit({"command": [str(table)], "folder": str(tmp_path / "run")})

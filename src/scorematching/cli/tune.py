@@ -131,6 +131,7 @@ def run_fit(settings: dict[str, Any]) -> dict[str, Any]:
         [*module, *settings["command"], "--out", str(folder), "--overwrite"],
         capture_output=True,
         text=True,
+        errors="backslashreplace",  # file names may be in another encoding
         check=False,
         env=alone,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scorematching._extras import import_extra
-from scorematching._files import write_atomically, writing
+from scorematching._files import utf8, write_atomically, writing
 from scorematching.report.contents import Contents
 from scorematching.report.figures import draw_figures
 from scorematching.runs.folder import PAGE, Run
@@ -44,7 +44,7 @@ def write_report(run: Run, table: Prepared) -> Path:
     page = render_family(run) if run.kind == "family" else render(Contents(run, table))
     path = run.folder / PAGE
     with writing(path, "free space, and write the report again"):
-        write_atomically(path, page.encode())
+        write_atomically(path, utf8(page))
     return path
 
 

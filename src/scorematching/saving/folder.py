@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from scorematching._files import flush, own_checksum
+from scorematching._files import flush, own_checksum, utf8
 from scorematching.errors import SavedModelError
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -101,7 +101,7 @@ def _files(contents: Contents) -> dict[str, bytes]:
     """The content of all files; the config holds the checksums of the others and its own."""
     from safetensors.torch import save
 
-    files = {WEIGHTS: save(contents.tensors), CARD: contents.card.encode()}
+    files = {WEIGHTS: save(contents.tensors), CARD: utf8(contents.card)}
     digests = {name: _digest(content) for name, content in files.items()}
     config = {"format": FORMAT, **contents.config, "files": digests}
     config["checksum"] = own_checksum(config)
