@@ -96,6 +96,14 @@ def test_fits_again_to_the_same(estimator, X):
     np.testing.assert_array_equal(copy.grad_log_density(X), first)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_fits_where_gradients_are_switched_off(mode, estimator, X):
+    want = clone(estimator).fit(X).grad_log_density(X)
+    with mode():
+        found = estimator.fit(X).grad_log_density(X)
+    np.testing.assert_array_equal(found, want)
+
+
 def test_the_array_stays_the_callers(estimator, X):
     """A fit does not change it, and later changes of it do not change the fit."""
     before = X.copy()

@@ -509,3 +509,17 @@ def test_complex_weights_are_trained_and_checked() -> None:
     with torch.no_grad():
         model.weight[0, 0] = torch.nan
     assert not is_finite(model)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_trains_where_gradients_are_switched_off(mode: Any) -> None:
+    """As in a function for evaluation; points may have been made there."""
+    want, found = density(), density()
+    config = TrainConfig(steps=4, batch_size=10, ema_decay=0.5, validate_every=2)
+    objective = sm.SlicedScoreMatchingVR()
+    train(want, objective, points(), config, validation=points(30), generator=seeded(2))
+    with mode():
+        x, held_out = points(), points(30)
+        train(found, objective, x, config, validation=held_out, generator=seeded(2))
+        assert not torch.is_grad_enabled()
+    assert torch.equal(parameters(found), parameters(want))

@@ -73,7 +73,9 @@ class ScoreEstimator(BaseEstimator, ABC):
         try:
             x = self._tensor(X, reset=True)
             check_distinct(x)
-            self._fit(x, max_memory)
+            # Not by decorators, whose frames would count in the stack levels of warnings.
+            with torch.inference_mode(False), torch.enable_grad():
+                self._fit(x, max_memory)
         except BaseException:  # an earlier fit stays as it was
             self.__dict__ = before
             raise

@@ -46,6 +46,8 @@ from scorematching.training.weights import assign, check_state, evaluation_mode,
 logger = logging.getLogger("scorematching.training")
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train(
     model: nn.Module | Field,
     objective: Loss,
