@@ -191,8 +191,11 @@ def run_queue(
                     failures[f"{name}: {type(outcome).__name__}: {outcome}"] = outcome
                 done += isinstance(outcome, Run)
                 say(f"{name}: {_ended(outcome)}; {left} in the list{_time_left(end)}")
-    except KeyboardInterrupt:
+    except TimeIsUp:
         say(f"time is up; {left} runs of the list are not done")
+    except KeyboardInterrupt:
+        say(f"interrupted: {left} runs of the list are not done; the same command goes on")
+        raise
     if failures:
         raise RuntimeError(
             f"{len(failures)} of {len(items)} runs failed; give the command again to go on: "
@@ -251,13 +254,21 @@ def do_in_time(item: Item) -> Run | None:
     return None if time.time() > item.latest else do(item.task)
 
 
+class TimeIsUp(KeyboardInterrupt):
+    """The end of the time, at which runs do what they do when a user interrupts them."""
+
+
+def _raise_time_is_up(*_: Any) -> None:
+    raise TimeIsUp
+
+
 @contextmanager
 def _interrupted_at(end: float) -> Iterator[None]:
-    """Raise `KeyboardInterrupt` in this thread, the main one, when the time is up."""
+    """Raise `TimeIsUp` in this thread, the main one, when the time is up."""
     if math.isinf(end):
         yield
         return
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, _raise_time_is_up)
     signal.setitimer(signal.ITIMER_REAL, max(1e-3, end - time.time()))
     try:
         yield

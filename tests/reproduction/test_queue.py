@@ -8,14 +8,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 import torch
 
-from reproduction import EXPERIMENTS, cli
+from reproduction import EXPERIMENTS, cli, queue
 from reproduction.queue import (
     ALL,
     Entry,
@@ -77,6 +80,25 @@ def test_runs_are_done_once_and_in_time(tmp_path: Path) -> None:
     assert [(run.variant, run.seed) for run in read_all(tmp_path)] == [("high/more", 1)]
     assert sum("not begun" in line for line in lines) == 3
     assert len(planned(tmp_path, 100, text)) == 4  # all but the one that is done
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_an_interruption_is_no_end_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """After Ctrl-C the command said that the time was up, and ended as if all was well."""
+
+    def signalled(*_: Any) -> Iterator[Any]:
+        signal.raise_signal(number)
+        yield from ()
+
+    monkeypatch.setattr(queue, "in_processes", signalled)
+    lines: list[str] = []
+    expected = pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext()
+    with expected:
+        assert not run_queue(planned(tmp_path, 100), 1, time.time() + 100, lines.append)
+    said = "interrupted: 4 runs" if number == signal.SIGINT else "time is up; 4 runs"
+    assert [line[: len(said)] for line in lines] == [said]
 
 
 def test_one_list_has_every_run_of_the_reports(tmp_path: Path) -> None:
