@@ -14,7 +14,7 @@ import os
 import pkgutil
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import benchmarks
 from benchmarks.harness import command as harness
 from reproduction import cli as experiments
-from reproduction import run, workers
+from reproduction import queue, run, workers
 from scorematching.cli import app as main_app
 from scorematching.cli import run_app
 from tests.reliability.counts import Count
@@ -180,7 +180,8 @@ def surroundings(folder: Path) -> Iterator[dict[str, str]]:
         patch.setattr(run, "_do", _not_done)
         patch.setattr("scorematching.cli.fit.fit_table", _not_done)
         patch.setattr("scorematching.cli.fit.fit_family", _not_done)
-        patch.setattr(run, "in_processes", lambda act, tasks, count: run._one_by_one(tasks, print))
+        for module in (run, queue):
+            patch.setattr(module, "in_processes", _in_this_process)
         patch.setattr(workers, "prepare", lambda threads: None)
         patch.setenv("HOME", str(folder))
         os.chdir(here)
@@ -188,6 +189,12 @@ def surroundings(folder: Path) -> Iterator[dict[str, str]]:
             yield names
         finally:
             os.chdir(before)
+
+
+def _in_this_process(
+    act: Callable[[Any], Any], tasks: Sequence[Any], count: int
+) -> Iterator[tuple[Any, Any]]:
+    return ((task, workers.attempt(act, task)) for task in tasks)
 
 
 def _not_done(*given_: Any, **options: Any) -> Any:
