@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,11 @@ import torch
 
 from scorematching.cli import main
 from scorematching.datasets.files import ENVIRONMENT_VARIABLE
+
+if instructions := os.environ.get("ATEN_CPU_CAPABILITY"):
+    # Torch's compiler would take code for other instructions from the cache of other runs.
+    place = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{instructions}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,8 @@ def eager(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
 
 
 @pytest.mark.timeout(300)
-def test_weights_are_those_of_the_optimiser() -> None:
+def test_weights_are_those_of_the_optimiser(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="scorematching.training")  # why it is not compiled
     made: list[CompiledUpdate] = []
 
     def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
