@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_points, check_type
+from scorematching._checks import check_generator, check_points, check_type
 
 
 class Split(NamedTuple):
@@ -46,9 +46,7 @@ def split(
         ([8, 1, 1], 190.0)
     """
     check_points(x)
-    advice = "use torch.Generator().manual_seed(seed)"
-    kinds = (torch.Generator, type(None))
-    check_type(generator, kinds, "generator must be a torch.Generator or None", advice)
+    check_generator(generator, generator)  # on any device
     advice = "pass three counts or fractions, such as (0.8, 0.1, 0.1)"
     check_type(sizes, Iterable, "sizes must be a sequence", advice)
     counts = _counts(len(x), sizes)
