@@ -136,10 +136,9 @@ def sliced_fisher_divergence(
         >>> sliced_fisher_divergence(narrow, lambda x: -x, torch.ones(3, 1)).mean
         0.5
     """
+    check_type(score, Callable, "score must be callable", _SCORE)
     directions = Rademacher(balanced=False) if projection is None else projection
     v = directions.sample(x, num_projections, generator).transpose(0, 1)
-
-    check_type(score, Callable, "score must be callable", _SCORE)
 
     def half_square(field: Field, x: Tensor, v: Tensor) -> Tensor:
         error = _score_error(field, score, x)
