@@ -48,7 +48,7 @@ class KernelScoreEstimator(ScoreEstimator):
         return VectorField(self.fitted_.score)
 
     def _warn_of_scales(self, x: Tensor) -> None:
-        """Warn of columns ``(N, D)`` with very different units; refuse those too small to compare."""
+        """Warn of columns ``(N, D)`` in very different units; refuse those of no size at all."""
         scale = x.std(0)
         if not bool((scale > 0).any()):
             raise ValueError(
