@@ -8,6 +8,7 @@ global and cannot be changed once it exists.
 import atexit
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 from scorematching._checks import check_generator
 from scorematching._graphs import generator_or_default
+
+_RELEASE = 0.2  # seconds in which threads of gloo release their tensors at the end
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,13 @@ def source_of_noise(generator: torch.Generator | None, ranks: Ranks) -> torch.Ge
 
 
 def _leave() -> None:
-    """End communication before Python does: threads of gloo must not outlive the interpreter."""
+    """End communication before Python does: threads of gloo must not outlive the interpreter.
+
+    The group's threads end with its last reference only, and modules sharded by FSDP hold one. A
+    thread that still releases the tensors of its last work needs the interpreter's lock, which it
+    gets while this one sleeps; without the lock it would abort the process.
+    """
     if dist.is_initialized():
         with contextlib.suppress(Exception):  # other processes may have left already
             dist.destroy_process_group()
+        time.sleep(_RELEASE)
