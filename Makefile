@@ -6,11 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ZOO := .venv-zoo
+OLDEST := .venv-oldest
 
 # One torch thread per test worker: more would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help venv demo test doctest check lint format types docs gallery zoo reliability release-check clean
+.PHONY: help venv demo test doctest check lint format types docs gallery zoo oldest reliability release-check clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ zoo: $(ZOO)/.installed  ## Try third-party models and all of torch's operations 
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.zoo --page docs/supported-models.md
 	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m tests.opinfo
 
+oldest: $(OLDEST)/.installed  ## Run the tests with the oldest torch (gigabytes of CUDA libraries)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 tests
+
 reliability: venv  ## Kill, damage and mistype everything; write the counts (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability \
 		--json tests/reliability/counts.json --page docs/reliability.md
@@ -69,7 +73,15 @@ $(ZOO)/.installed: pyproject.toml constraints.txt constraints-zoo.txt
 		-c constraints.txt -c constraints-zoo.txt
 	@touch $@
 
+$(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt
+	@echo "Installing into $(OLDEST) (some minutes the first time) ..."
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@grep -v '^torch==' constraints.txt > $(OLDEST)/constraints.txt
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check -e ".[dev]" \
+		-c $(OLDEST)/constraints.txt -c constraints-oldest.txt
+	@touch $@
+
 clean:  ## Remove the environment, caches and outputs
-	rm -rf $(VENV) $(ZOO) build dist site demo-output src/*.egg-info
+	rm -rf $(VENV) $(ZOO) $(OLDEST) build dist site demo-output src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests reproduction benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

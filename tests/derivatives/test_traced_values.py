@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import TreeSpec
 
 from scorematching import LogDensityField
 from scorematching.derivatives.engine import decomposition
@@ -224,3 +225,20 @@ def test_random_operations_are_not_frozen_by_decomposition() -> None:
         except Untraceable:
             return
     assert not torch.equal(first, second)
+
+
+def test_decompositions_by_a_torch_with_fewer_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.6 has not all of the norms that are decomposed; the others still are."""
+    monkeypatch.setattr(decomposition, "_NORMS", ("native_layer_norm", "a_norm_of_later_versions"))
+    assert torch.ops.aten.native_layer_norm.default in decomposition._table.__wrapped__()
+
+
+def test_decompositions_by_a_torch_whose_structures_have_no_hash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So it is before torch 2.7; the key of a call says all the same how its arguments nest."""
+    monkeypatch.setattr(TreeSpec, "__hash__", None)
+    known: dict[Any, Any] = {}
+    for shapes in ((2, 2), [2, 2], (4,), (2, 2)):
+        assert decomposition.decompose(torch.unflatten, (torch.ones(3, 4), 1, shapes), {}, known)
+    assert len(known) == 3

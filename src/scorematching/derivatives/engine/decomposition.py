@@ -22,6 +22,15 @@ from scorematching.derivatives.engine.trace import Untraceable, plain
 
 Graph = Callable[[Sequence[Any], dict[str, Any]], Any]
 
+_NORMS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_fused_rms_norm",  # from torch 2.8 on
+)
+
 
 def decompose(
     func: Any, args: Sequence[Any], kwargs: dict[str, Any], known: dict[Any, Any]
@@ -35,7 +44,8 @@ def decompose(
         known: graphs of earlier calls; a new one is added.
     """
     leaves, spec = tree_flatten((tuple(args), kwargs))
-    key = (func, spec, _mixed_precision(), *map(_signature, leaves))
+    # Before torch 2.7 the structure itself has no hash.
+    key = (func, repr(spec), _mixed_precision(), *map(_signature, leaves))
     try:
         missing = key not in known
     except TypeError:
@@ -115,13 +125,5 @@ def _table() -> dict[Any, Any]:
     """Torch's decompositions to core ATen, and of the norms that core ATen keeps whole."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    aten = torch.ops.aten
-    norms = [
-        aten.native_layer_norm,
-        aten.native_group_norm,
-        aten.native_batch_norm,
-        aten._native_batch_norm_legit,
-        aten._native_batch_norm_legit_no_training,
-        aten._fused_rms_norm,
-    ]
-    return {**core_aten_decompositions(), **get_decompositions(norms)}
+    known = [getattr(torch.ops.aten, name) for name in _NORMS if hasattr(torch.ops.aten, name)]
+    return {**core_aten_decompositions(), **get_decompositions(known)}
