@@ -230,6 +230,28 @@ def test_columns_set_aside_that_differ_are_said(
             assert (said in capsys.readouterr().out) == is_said
 
 
+def test_compare_looks_at_columns_of_both_runs(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A constant that B alone was given was another one in new rows, without a word."""
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    other, new, table = tmp_path / "other", tmp_path / "new.csv", pd.read_csv(small_table)
+    wide = tmp_path / "wide.csv"
+    table.assign(a=table["a"] + 5e4, year=2020).to_csv(wide, index=False)
+    assert main(["fit", str(wide), "--out", str(other), *QUICK]) == 0
+    capsys.readouterr()
+    table.head(40).assign(unit=8, year=2023).to_csv(new, index=False)
+    for runs, name, one in (((small_run, other), "B", "A"), ((other, small_run), "A", "B")):
+        assert main(["compare", *map(str, runs), "--data", str(new)]) == 0
+        said = capsys.readouterr().out
+        assert f"{name}: X differs in 40 rows from the values of columns 'unit', 'year'" in said
+        assert f"{one}: X differs in 40 rows from the values of column 'unit'" in said
+        assert f"{name}: column 'a' is far from" in said and f"{one}: column 'a'" not in said
+    assert main(["compare", str(small_run), str(small_run), "--data", str(new)]) == 0
+    assert said.count("X differs") == 2 and "\nX differs" in f"\n{capsys.readouterr().out}"
+
+
 def test_one_row_has_no_standard_error(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from scorematching.cli.app import DataDir
 from scorematching.cli.options import RunFolder, say
 from scorematching.cli.rows import (
     aside_columns,
+    columns_of,
     completed,
     far_columns,
     kind_of_rows,
@@ -21,7 +22,7 @@ from scorematching.cli.rows import (
 from scorematching.evaluation import Estimate, paired_difference
 from scorematching.runs import Run, RunError, open_run
 from scorematching.runs.held_out import clear_sign, log_densities, loss_rows, model_losses, short
-from scorematching.tables import read
+from scorematching.tables import Loaded, read
 
 Other = Annotated[str, typer.Argument(metavar="RUN_B", help="Another run.")]
 Data = Annotated[
@@ -71,8 +72,26 @@ def _check_columns(a: Run, b: Run) -> None:
 def _given_rows(a: Run, b: Run, data: str, data_dir: str | None) -> Any:
     loaded = read(data, data_dir)
     rows = rows_of(a, loaded, "compare")
-    say(*known_rows(loaded, a, b), *far_columns(a, rows), *aside_columns(a, rows))
+    say(*known_rows(loaded, a, b), *_remarks(a, b, loaded))
     return rows
+
+
+def _remarks(a: Run, b: Run, loaded: Loaded) -> list[str]:
+    """Lines about new rows that are unlike those of a fit; what holds for one run names it."""
+    of_a, of_b = (_unlike(run, columns_of(run, loaded)) for run in (a, b))
+    only = [
+        f"{run}: {line}"
+        for run, lines, others in (("A", of_a, of_b), ("B", of_b, of_a))
+        for line in lines
+        if line not in others
+    ]
+    return [*(line for line in of_a if line in of_b), *only]
+
+
+def _unlike(run: Run, numbers: Any) -> list[str]:
+    """Lines about one run; its columns that were set aside may have missing values."""
+    complete = numbers[np.isfinite(numbers.to_numpy()).all(1)]
+    return [*far_columns(run, complete), *aside_columns(run, complete)] if len(complete) else []
 
 
 def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:

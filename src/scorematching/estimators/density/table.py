@@ -25,6 +25,9 @@ _MAX_FACTOR = 1e6
 _DISCRETE_SHARE, _MIN_ROWS, _FEW_VALUES = 0.1, 20, 2
 _SHOWN = 5
 
+_SAME, _FOLLOWS = 1e-6, 1e-3
+"""Differences from a constant, and from what follows from other columns, that count as rounding."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -141,7 +144,8 @@ class Table:
             return
         expected = self.restore(self.reduce(x))[:, aside]
         scale = x[:, aside].abs().amax(0) + expected.abs().amax(0)
-        off = (x[:, aside] - expected).abs() > 1e-3 * scale
+        share = x.new_tensor([_SAME] * len(self.constant) + [_FOLLOWS] * len(self.dependent))
+        off = (x[:, aside] - expected).abs() > share * scale
         if bool(off.any()):
             named = self.name([c for c, any_off in zip(aside, off.any(0).tolist()) if any_off])
             warnings.warn(
