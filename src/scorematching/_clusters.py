@@ -10,20 +10,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_SHOWN = 3
+"""Labels of an index in a message."""
 
-def require_same_order(X: Any, values: Any, name: str) -> None:
-    """Refuse a column of pandas that has the index of X in another order.
+
+def require_same_rows(X: Any, values: Any, name: str) -> None:
+    """Refuse a column of pandas whose index is not that of X, unless one of them merely counts.
 
     Raises:
-        ValueError: if it does; values of the rows would be those of other rows.
+        ValueError: if values of the rows would be those of other rows.
     """
     if not hasattr(X, "iloc") or not hasattr(values, "iloc") or X.index.equals(values.index):
         return
-    if len(X) == len(values) and Counter(X.index) == Counter(values.index):
+    if len(X) != len(values):  # which is refused elsewhere
+        return
+    if Counter(X.index) == Counter(values.index):
         raise ValueError(
             f"{name} must have its rows in the order of those of X, got the same index in another "
             f"order; use {name}.loc[X.index], or {name}.to_numpy() if it is in order all the same"
         )
+    if not _counts(X.index) and not _counts(values.index):
+        raise ValueError(
+            f"{name} must have the index of X, which is {_shown(X.index)}, got "
+            f"{_shown(values.index)}; use {name}.to_numpy() if its rows are in the order of X"
+        )
+
+
+def _counts(index: Any) -> bool:
+    """Whether an index numbers the rows from 0, as that of pandas does where none was given."""
+    return bool(list(index) == list(range(len(index))))
+
+
+def _shown(index: Any) -> str:
+    """The first labels of an index."""
+    more = ", ..." if len(index) > _SHOWN else ""
+    return f"[{', '.join(map(str, index[:_SHOWN]))}{more}]"
 
 
 def groups_of(cluster: Any, used: Tensor) -> Tensor | None:

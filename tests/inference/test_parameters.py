@@ -11,6 +11,7 @@ import torch
 
 import scorematching as sm
 from scorematching.errors import SingularInformationError
+from scorematching.evaluation import compare
 from scorematching.inference import fit, fit_robust, models
 
 X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -190,6 +191,37 @@ def test_columns_in_another_order_are_refused() -> None:
     ):
         found = fit(models.Gaussian(2), X, cluster=labels).cov_params()
         np.testing.assert_allclose(found, plain, rtol=1e-8)
+
+
+def test_rows_with_other_names_are_refused() -> None:
+    """Weights of other rows went by position, without a word."""
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame(g.normal(size=(40, 1)), columns=["a"])
+    weights, halves = pd.Series(g.random(40) + 0.5), pd.Series(np.repeat([0, 1, 2, 3], 10))
+    model, by_name = models.Gaussian(1), frame.set_index(frame.index + 1000)
+    shown = (
+        r"must have the index of X, which is \[1000, 1001, 1002, \.\.\.\], got \[500, 501, 502, "
+    )
+    for other in (weights.set_axis(weights.index + 500), weights.set_axis(frame.index + 1001)):
+        with pytest.raises(ValueError, match=r"weights must .*; use weights\.to_numpy\(\) if its"):
+            fit(model, by_name, weights=other)
+    labels = halves.set_axis(halves.index + 500)
+    for call in (
+        lambda: fit(model, by_name, cluster=labels),
+        lambda: fit_robust(model, by_name, power=0.1, cluster=labels),
+        lambda: compare(lambda x: -x, lambda x: -2 * x, by_name, cluster=labels),
+    ):
+        with pytest.raises(ValueError, match=f"cluster {shown}"):
+            call()
+    plain = list(fit(model, frame.to_numpy(), weights=weights.to_numpy()).params.values())
+    for X, w in (  # where one index merely counts, positions are meant
+        (by_name, weights),
+        (frame, weights.set_axis(weights.index + 500)),
+        (by_name, weights.set_axis(by_name.index)),
+        (by_name, weights.to_numpy()),
+    ):
+        found = list(fit(model, X, weights=w).params.values())
+        assert found == pytest.approx(plain, rel=1e-12)
 
 
 def test_missing_values_of_pandas() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator, check_share, check_type
-from scorematching._clusters import groups_of, require_same_order
+from scorematching._clusters import groups_of, require_same_rows
 from scorematching._memory import in_chunks
 from scorematching.derivatives.repeats import check_repeats
 from scorematching.evaluation.estimate import Estimate
@@ -117,7 +117,7 @@ def compare(
         check_type(objective, Callable, "objective must be an objective or None", advice)
     if len(X) < 2:
         raise ValueError(f"X must hold two points or more, got {len(X)}; hold out dozens")
-    require_same_order(X, cluster, "cluster")
+    require_same_rows(X, cluster, "cluster")
     groups = groups_of(cluster, torch.ones(len(X), dtype=torch.bool))
     check_generator(generator, torch.empty(0))
     seed = int(torch.randint(2**31 - 1, (), generator=generator)) if generator else 0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_generator
-from scorematching._clusters import groups_of, require_same_order
+from scorematching._clusters import groups_of, require_same_rows
 from scorematching._memory import Budget, limited
 from scorematching.derivatives.repeats import check_repeats, needs_all_rows
 from scorematching.domains.base import Region, refuse_rows
@@ -106,7 +106,7 @@ def fit(
         tensor(True)
     """
     prepared = prepare(model, X, objective, start, weights, domain, missing, generator)
-    require_same_order(X, cluster, "cluster")
+    require_same_rows(X, cluster, "cluster")
     with limited(max_memory, "take fewer points, or a model of fewer parameters") as budget:
         problem = prepared.problem if budget is None else _in_pieces(prepared.problem, budget)
         if check:
@@ -184,7 +184,7 @@ def prepare(
     if region is not None and not bool(x.isnan().any()):
         region.check(x)
     require_weight(region, x)
-    require_same_order(X, weights, "weights")
+    require_same_rows(X, weights, "weights")
     found = as_weights(weights, len(x))
     _require_more_points(int((found > 0).sum()), own)
     noisy = bool(x.isnan().any()) or not isinstance(objective, (ScoreMatching, MaximumLikelihood))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive, check_shape, check_type
-from scorematching._clusters import groups_of, require_same_order
+from scorematching._clusters import groups_of, require_same_rows
 from scorematching.domains.base import Region, refuse_rows
 from scorematching.errors import NotConvergedError, SingularInformationError
 from scorematching.inference.covariance import require_variation, sandwich
@@ -83,7 +83,7 @@ def fit_robust(
     _require_score_matching(objective)
     _refuse_missing(X)
     prepared = prepare(model, X, objective, start, None, domain, None, generator)
-    require_same_order(X, cluster, "cluster")
+    require_same_rows(X, cluster, "cluster")
     groups = groups_of(cluster, prepared.problem.weights > 0)
     own = prepared.problem.model
     if own.vector:
