@@ -27,7 +27,8 @@ from scorematching.estimators.density.threads import threads_for
 from scorematching.report import write_report
 from scorematching.runs import FitOptions, Fitted, fit_table, new_folder, open_run, write_run
 from scorematching.runs.families import fit_family, table_of
-from scorematching.runs.folder import PAGE, check_new
+from scorematching.runs.folder import PAGE
+from scorematching.runs.new_folder import check_new
 from scorematching.runs.split import split_table
 from scorematching.runs.write import write_family_run
 from scorematching.tables import Prepared, prepare, read

@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,68 +48,6 @@ class RunError(ScoreMatchingError, ValueError):
         >>> issubclass(RunError, ValueError)
         True
     """
-
-
-def check_new(folder: Path, overwrite: bool) -> None:
-    """Refuse to write over anything but, with ``overwrite``, a run.
-
-    Raises:
-        FileExistsError: if the folder exists.
-    """
-    _check_place(folder)
-    if not os.path.lexists(folder):
-        return
-    if not overwrite:
-        raise FileExistsError(f"{folder} exists; pass --overwrite, or another folder to --out")
-    empty = folder.is_dir() and not any(folder.iterdir())
-    if folder.is_symlink() or not (empty or (folder / ABOUT).is_file()):
-        raise FileExistsError(f"{folder} exists and is no run; choose another folder for --out")
-
-
-def _check_place(folder: Path) -> None:
-    """Refuse a name below something that is no folder."""
-    above = next((path for path in folder.parents if os.path.lexists(path)), Path())
-    if not above.is_dir():
-        raise NotADirectoryError(
-            f"--out must be a new folder, got {folder}, where {above} is no folder; choose another"
-        )
-
-
-@contextmanager
-def new_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder that takes its final name when the block ends without an error.
-
-    Args:
-        folder: the final name.
-        overwrite: replace a run of that name.
-    """
-    check_new(folder, overwrite)
-    mark = uuid.uuid4().hex[:8]
-    new, old = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("new", "old"))
-    _make(new, folder)
-    try:
-        yield new
-        check_new(folder, overwrite)
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-    finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        for left in (new, old):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _make(new: Path, folder: Path) -> None:
-    """Make the temporary folder of a new one, and the folders above it."""
-    try:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        new.mkdir()
-    except OSError as error:
-        raise type(error)(
-            f"--out must be a place that can be written to, got {folder} ({error.strerror}); "
-            "choose another"
-        ) from error
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -142,7 +142,7 @@ class _Run:
                 self.loop(shown)
         return self.result()
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[bool | None]:
         """Keep other runs out of the folder, which is created."""
         if self.folder is None or not self.ranks.is_main:
             return nullcontext()
