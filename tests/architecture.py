@@ -34,6 +34,7 @@ LAYERS: list[set[str]] = [
         "_files",
         "_memory",
         "_precision",
+        "_program",
         "_random",
         "_rows",
         "_tables",

@@ -4,6 +4,9 @@ A projection gives directions; a field answers one question at points; an object
 question and does arithmetic. Everything public is a log-density: larger is likelier.
 """
 
+# First, since the other imports take seconds.
+import scorematching._program as _program  # isort: skip  # noqa: F401
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

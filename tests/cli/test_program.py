@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import scorematching
 from scorematching import cli
 from scorematching.cli.commands import COMMANDS
+from tests.reliability.processes import ROOT
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +73,33 @@ def test_debug_shows_tracebacks_wherever_it_stands(words: list[str]) -> None:
 def test_debug_does_not_show_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", "--no-such-option", "--debug"]) == 2
     assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_program_is_imported(tmp_path: Path) -> None:
+    """It was a traceback for the first seconds. In other programs it stays their own matter."""
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")  # Ctrl-C in the middle of torch
+    script, other = tmp_path / "scorematching", tmp_path / "other.py"
+    script.write_text("from scorematching.cli import main\n")  # as pip makes it
+    other.write_text("import scorematching\n")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    said = (cli.INTERRUPTED, "scorematching: interrupted\n")
+    assert cli.INTERRUPTED == 130
+    for words in (["-m", "scorematching"], ["-mscorematching"], [str(script)]):
+        assert run(*words, "inspect", "redwine") == said
+    for words in ([str(other)], ["-c", "import scorematching"]):
+        code, error = run(*words, "scorematching")
+        assert code != 0 and error.startswith("Traceback") and "KeyboardInterrupt" in error
 
 
 @pytest.mark.parametrize(

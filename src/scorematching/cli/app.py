@@ -6,14 +6,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from scorematching import __version__
+from scorematching._program import INTERRUPTED, say_interrupted
 from scorematching.cli.pipes import READER_GONE, discard_output, is_reader_gone
 
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with data files; default: SCOREMATCHING_DATA.")
 ]
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells have it."""
 
 
 def make_app(name: str, summary: str) -> typer.Typer:
@@ -80,7 +78,7 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
             print(f"{app.info.name}: {' '.join(str(message).split())}", file=sys.stderr)
         return 2 if is_usage else 1
     if status == INTERRUPTED:  # which is also what typer returns then
-        print(f"{app.info.name}: interrupted", file=sys.stderr)
+        say_interrupted(app.info.name)
     return status if isinstance(status, int) else 0
 
 
