@@ -244,3 +244,46 @@ def test_true_and_false_beside_decimal_commas_and_missing_values(tmp_path: Path)
     path.write_text("y;flag\n1,5;True\n2,5;\n3,5;False\n")
     found = numbers_of(read(path).frame["flag"], comma=True).astype(float)
     np.testing.assert_array_equal(found, [1.0, np.nan, 0.0])
+
+
+def spectra(columns: int, scale: float, steps: float) -> tuple[list[float], np.ndarray]:
+    rows = scale * np.random.default_rng(0).random((30, columns))
+    return [400 + round(steps * i, 1) for i in range(columns)], rows
+
+
+@pytest.mark.parametrize("max_rows", [None, 25])
+@pytest.mark.parametrize(
+    ("columns", "scale", "steps"),
+    [(3, 1.0, 2.0), (40, 1.0, 1.93), (40, -0.01, 1.93), (5, 800.0, 2.0), (40, 800.0, -1.93)],
+)
+def test_names_that_are_numbers_are_noted(
+    tmp_path: Path, columns: int, scale: float, steps: float, max_rows: int | None
+) -> None:
+    """Wavelengths were a row of the data, without a word, and an outlier in every fit."""
+    names, rows = spectra(columns, scale, steps)
+    path, named = tmp_path / "t.csv", tmp_path / "named.csv"
+    pd.DataFrame(rows, columns=names).to_csv(path, index=False)
+    pd.DataFrame(rows, columns=[f"x{name}" for name in names]).to_csv(named, index=False)
+    said = prepare(read(path, max_rows=max_rows)).summary
+    shown = ", ".join(f"{name:g}" for name in names[:3])
+    assert f"- the first line ({shown}" in str(said) and "as in x400, and fit again" in str(said)
+    loaded = read(named, max_rows=max_rows)
+    assert "first line" not in str(loaded.notes) and loaded.frame.columns[0] == "x400.0"
+
+
+def test_first_rows_that_are_none_are_not_noted(tmp_path: Path) -> None:
+    """A line of numbers is a row like the others, in order by chance or by what it measures."""
+    g, path = np.random.default_rng(0), tmp_path / "t.csv"
+    tables = [
+        np.sort(g.normal(size=(40, 6)), axis=1),  # quantiles
+        10.0 ** np.arange(4) + g.normal(size=(40, 4)),  # columns of different sizes
+        np.exp(np.cumsum(g.random((40, 4)), axis=0)) * 10.0 ** np.arange(4),  # all grow
+        np.add.outer(np.arange(40.0), np.arange(6)) ** 1.0,  # all rows have equal steps
+        np.cumsum(g.random((40, 5)), axis=1),
+        *(g.normal(size=(40, 3)) for _ in range(30)),
+        *(g.integers(1, 8, size=(40, 5)) for _ in range(30)),
+    ]
+    for table in tables:
+        np.savetxt(path, table, delimiter=",")
+        notes = read(path).notes
+        assert notes[1:] == ("no line of names: columns are numbered from 1",)

@@ -18,6 +18,7 @@ import torch
 
 from scorematching import datasets
 from scorematching._extras import import_extra
+from scorematching.tables.first_row import perhaps_names
 from scorematching.tables.sample import (
     Rows,
     drawn_rows,
@@ -224,6 +225,7 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
+    notes += [] if dialect.header or not (note := perhaps_names(frame)) else [note]
     notes += [DECIMAL_COMMA] if dialect.decimal == "," else []
     for i, number in perhaps_thousands(text, dialect).items():
         notes.append(

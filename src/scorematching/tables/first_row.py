@@ -1,0 +1,69 @@
+"""Whether the first row of a table without names is one of names that are numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scorematching.tables.summary import listed
+
+_COLUMNS, _ROWS = 3, 3
+_STEPS, _EQUAL = 5, 0.05
+"""Columns whose steps are equal by chance in few rows, and by how much rounded steps may differ."""
+
+_MOST = 0.8
+
+
+def perhaps_names(frame: Any) -> str | None:
+    """A note if the first row looks like the line of names, such as wavelengths.
+
+    Its numbers are in order, and either their steps are equal, which they are in no other row, or
+    they are far from those of all other rows in most columns.
+
+    Args:
+        frame: a pandas data frame, read without a line of names.
+
+    Example:
+        >>> import pandas
+        >>> rows = [[400, 402, 404], [0.1, 0.4, 0.2], [0.2, 0.3, 0.3], [0.1, 0.5, 0.4]]
+        >>> perhaps_names(pandas.DataFrame(rows)).partition(",")[0]
+        'the first line (400'
+    """
+    numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
+    if not numeric or frame.shape[1] < _COLUMNS or len(frame) <= _ROWS:
+        return None
+    first = frame.iloc[0].to_numpy(np.float64)
+    steps = np.diff(first)
+    if not ((steps > 0).all() or (steps < 0).all()):
+        return None
+    others = frame.iloc[1:].to_numpy(np.float64)
+    if not (_alone_has_equal_steps(first, others) or _far(first, others).mean() >= _MOST):
+        return None
+    return (
+        f"the first line ({listed(f'{number:g}' for number in first)}) looks like names of the "
+        "columns, but is read as a row: if it is none, write a letter before each, as in "
+        f"x{first[0]:g}, and fit again"
+    )
+
+
+def _alone_has_equal_steps(first: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
+    """Whether the columns of the first row have equal steps, and those of no other row."""
+    if len(first) < _STEPS or not _have_equal_steps(first[None])[0]:
+        return False
+    return not _have_equal_steps(others).any()
+
+
+def _have_equal_steps(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    steps = np.diff(rows, axis=1)
+    mean = steps.mean(1, keepdims=True)
+    found: NDArray[np.bool_] = (np.abs(steps - mean) < _EQUAL * np.abs(mean)).all(1)
+    return found
+
+
+def _far(first: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Columns in which a row is farther from all others than these are from each other."""
+    low, high = np.fmin.reduce(others), np.fmax.reduce(others)
+    found: NDArray[np.bool_] = np.maximum(low - first, first - high) > high - low
+    return found
