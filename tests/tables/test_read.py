@@ -246,6 +246,60 @@ def test_true_and_false_beside_decimal_commas_and_missing_values(tmp_path: Path)
     np.testing.assert_array_equal(found, [1.0, np.nan, 0.0])
 
 
+def named(texts: list[str], dates: bool = False) -> pd.DataFrame:
+    """Rows with text, of which the first two have numbers in another order than the others."""
+    numbers = np.random.default_rng(0).normal(5, 1, size=(len(texts), 3)).round(2)
+    numbers[0] = [5.1, 3.5, 4.4]
+    text = pd.date_range("2024-01-01", periods=len(texts)) if dates else texts
+    return pd.DataFrame(numbers).assign(text=text)
+
+
+@pytest.mark.parametrize("mark", [",", ";"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        named(["Iris-setosa", "Iris-virginica"] * 20),  # as of the UCI repository
+        named(["M", "F", "I", "M"] * 10)[["text", 0, 1, 2]],
+        named([f"row {i}" for i in range(40)])[["text", 0, 1, 2]],
+        named([""] * 40, dates=True)[["text", 0, 2]].sort_values(0, ascending=False),
+        named(["?", "4.5", "2.5"] * 10)[["text", 0, 1, 2]],
+    ],
+)
+def test_first_rows_with_text_are_rows(tmp_path: Path, table: pd.DataFrame, mark: str) -> None:
+    """They were taken as names of columns: a row was lost, and columns were called 5.1 and 3.5."""
+    path, decimal = tmp_path / "t.data", "," if mark == ";" else "."
+    table.to_csv(path, header=False, index=False, sep=mark, decimal=decimal)
+    loaded = read(path)
+    assert loaded.frame.shape == table.shape and loaded.frame.columns[0] == "column 1"
+    assert "no line of names: columns are numbered from 1" in loaded.notes
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "note"),
+    [
+        ("sample,400,402,404", "s{}", False),
+        ("country,2001,2002,2003", "{}", False),  # above numbers
+        ("depth,0.5,1.5,2.5", "s{}", False),
+        ("name,2.5,1.5,a", "s{}", True),  # above numbers
+        ("s,30,20,10", "s{}", False),
+    ],
+)
+def test_names_of_columns_with_numbers(tmp_path: Path, line: str, text: str, note: bool) -> None:
+    rows = np.random.default_rng(0).normal(5, 1, size=(30, 3)).round(2).astype(object).tolist()
+    path = tmp_path / "t.csv"
+    lines = [",".join(map(str, [text.format(i), *row])) for i, row in enumerate(rows)]
+    path.write_text("\n".join([line, *lines]))
+    loaded = read(path)
+    assert list(loaded.frame) == line.split(",") and len(loaded.frame) == 30
+    assert any("if it is a row, write a line of names above it" in n for n in loaded.notes) == note
+
+
+def test_a_row_that_may_be_names_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Oslo,-1.5\nRom,9.5\nBonn,4.5\n")
+    assert "the first line (Oslo, -1.5) is read as names of the columns" in read(path).notes[1]
+
+
 def spectra(columns: int, scale: float, steps: float) -> tuple[list[float], np.ndarray]:
     rows = scale * np.random.default_rng(0).random((30, columns))
     return [400 + round(steps * i, 1) for i in range(columns)], rows

@@ -1,7 +1,9 @@
-"""Whether the first row of a table without names is one of names that are numbers."""
+"""Notes on a first line that may be names of columns or a row, whichever it was read as."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ _STEPS, _EQUAL = 5, 0.05
 """Columns whose steps are equal by chance in few rows, and by how much rounded steps may differ."""
 
 _MOST = 0.8
+
+_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
 
 
 def perhaps_names(frame: Any) -> str | None:
@@ -45,6 +49,25 @@ def perhaps_names(frame: Any) -> str | None:
         f"the first line ({listed(f'{number:g}' for number in first)}) looks like names of the "
         "columns, but is read as a row: if it is none, write a letter before each, as in "
         f"x{first[0]:g}, and fit again"
+    )
+
+
+def perhaps_row(names: Sequence[str]) -> str | None:
+    """A note if names of columns look like a row: numbers among them, but no years or wavelengths.
+
+    Example:
+        >>> perhaps_row(["country", "2001", "2002"]), perhaps_row(["Oslo", "-1.2"]) is None
+        (None, False)
+    """
+    found = [name for name in names if _NUMBER.fullmatch(name)]
+    numbers = [float(name.replace(",", ".")) for name in found]
+    in_order = sorted(set(numbers)) in (numbers, numbers[::-1])
+    plain = all(name.isdigit() for name in found) or len(found) >= _COLUMNS
+    if not found or (in_order and plain and min(numbers) >= 0):
+        return None
+    return (
+        f"the first line ({listed(names)}) is read as names of the columns: if it is a row, write "
+        "a line of names above it"
     )
 
 

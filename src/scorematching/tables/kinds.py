@@ -67,7 +67,17 @@ def kind_of(values: Any) -> str:
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
         return "dates"
     shown = present.astype(str)
-    return "dates" if all(_DATE.match(text) for text in shown[:100]) else "text"
+    return "dates" if all(map(is_date, shown[:100])) else "text"
+
+
+def is_date(text: str) -> bool:
+    """Whether a text begins as a date or a time does.
+
+    Example:
+        >>> is_date("2024-01-31 08:00"), is_date("2024")
+        (True, False)
+    """
+    return bool(_DATE.match(text))
 
 
 def _numbers(present: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from scorematching import datasets
 from scorematching._extras import import_extra
-from scorematching.tables.first_row import perhaps_names
+from scorematching.tables.first_row import perhaps_names, perhaps_row
 from scorematching.tables.sample import (
     Rows,
     drawn_rows,
@@ -225,7 +225,8 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
     notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
-    notes += [] if dialect.header or not (note := perhaps_names(frame)) else [note]
+    doubt = perhaps_row(list(frame.columns)) if dialect.header else perhaps_names(frame)
+    notes += [doubt] if doubt else []
     notes += [DECIMAL_COMMA] if dialect.decimal == "," else []
     for i, number in perhaps_thousands(text, dialect).items():
         notes.append(

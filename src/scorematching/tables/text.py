@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from scorematching._tables import names_by_numbers
+from scorematching.tables.kinds import is_date
 
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
@@ -20,6 +21,8 @@ _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
 _GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
 _BELOW_THOUSAND = re.compile(r"\s*[-+]?\d{1,3}\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
+_MARKS = {"?", "-", "--", ".", "*"}
+"""Signs of missing values that are no names of columns; values of a column they may not be."""
 
 CLOSE_QUOTES = "close the quotes around text in its line, and leave out fields of very long text"
 """What to do about text that cannot be split into rows."""
@@ -84,7 +87,7 @@ def sniff(text: str, encoding: str, delimiter: str | None = None) -> Dialect:
     lines = list(islice((line for line in lines_of(text) if line.strip()), _SNIFFED))
     found = _delimiter(lines) if delimiter is None else delimiter
     rows = list(csv.reader(lines, delimiter=found, skipinitialspace=True))
-    header = not _is_row(rows[0], found) or names_by_numbers(rows)
+    header = not _begins_with_row(rows, found) or names_by_numbers(rows)
     cells = [cell for row in rows[header:] for cell in row]
     commas = [cell for cell in cells if _WITH_COMMA.match(cell)]
     points = [cell for cell in cells if "." in cell and _is_number(cell)]
@@ -158,11 +161,47 @@ def _commas_are_decimal(lines: list[str]) -> bool:
     return all(";" in line for line in lines) or any(beside)
 
 
-def _is_row(cells: list[str], delimiter: str) -> bool:
-    """Whether the first line has numbers and missing values; an empty first field is of names."""
-    numbers = [_is_number(c) or bool(delimiter != "," and _WITH_COMMA.match(c)) for c in cells]
-    rest = (is_missing(cell) for cell, number in zip(cells, numbers) if not number)
-    return bool(cells[0].strip()) and any(numbers) and all(rest)
+def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
+    """Whether the first line has no names: numbers, missing values, and text as in other rows.
+
+    An empty first field is of names. Names beside numbers, such as wavelengths, are of columns
+    without text, or are found in no other row, where the numbers are in order.
+    """
+    first, *others = rows
+    kinds = [_kind(cell, delimiter) for cell in first]
+    if not first[0].strip() or "number" not in kinds:
+        return False
+    if "text" not in kinds:
+        return True
+    below = [row for row in others if len(row) == len(first) and row != first]
+    columns = [[cell for cell in cells if not is_missing(cell)] for cells in zip(*below)]
+    alike = [_mostly(cells, kind, delimiter) for cells, kind in zip(columns, kinds)]
+    if not columns or not all(alike):
+        return False
+    numbers = [_value(cell) for cell, kind in zip(first, kinds) if kind == "number"]
+    texts = [(c, cells) for c, cells, kind in zip(first, columns, kinds) if kind == "text"]
+    again = any(is_date(cell) or cell in cells for cell, cells in texts)
+    return again or not (_rise(numbers) or _rise(numbers[::-1]))
+
+
+def _mostly(cells: list[str], kind: str, delimiter: str) -> bool:
+    """Whether most fields of a column are of a kind, or the kind says nothing of others."""
+    same = sum(_kind(cell, delimiter) == kind for cell in cells)
+    return kind == "missing" or 2 * same > len(cells)
+
+
+def _rise(numbers: list[float]) -> bool:
+    return all(a < b for a, b in pairwise(numbers))
+
+
+def _value(cell: str) -> float:
+    return float(cell.replace(",", "."))
+
+
+def _kind(cell: str, delimiter: str) -> str:
+    if _is_number(cell) or (delimiter != "," and _WITH_COMMA.match(cell)):
+        return "number"
+    return "missing" if is_missing(cell) or cell.strip() in _MARKS else "text"
 
 
 def _is_number(cell: str) -> bool:
