@@ -280,6 +280,15 @@ def test_arguments_that_contradict_each_other(
     assert "none named 'a'; is it 'A' there?" in capsys.readouterr().err
 
 
+def test_new_rows_without_names_are_said_to_have_none(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.csv"
+    pd.read_csv(small_table).head(9)[["a", "b"]].to_csv(new, index=False, header=False)
+    assert main(["evaluate", str(small_run), str(new)]) == 1
+    assert "none named 'a'; no line of names: columns are numbered" in capsys.readouterr().err
+
+
 def test_compare_says_whose_noise_the_rows_have(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

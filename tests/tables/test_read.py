@@ -300,6 +300,19 @@ def test_a_row_that_may_be_names_is_noted(tmp_path: Path) -> None:
     assert "the first line (Oslo, -1.5) is read as names of the columns" in read(path).notes[1]
 
 
+def test_one_column_with_decimal_commas_is_noted(tmp_path: Path) -> None:
+    """Without a line of names it is two columns of whole numbers."""
+    path, x = tmp_path / "t.csv", np.random.default_rng(0).normal(size=60)
+    for text, is_noted in (
+        ("\n".join(f"{number:.3f}".replace(".", ",") for number in x), True),
+        ("\n".join(f"{i},{i * i % 7}" for i in range(60)), False),
+        ("\n".join(f"{i},{i * i % 7},{i:03d}" for i in range(60)), False),
+    ):
+        path.write_text(text)
+        notes = read(path).notes
+        assert any("if it is one number with a decimal comma" in n for n in notes) == is_noted
+
+
 def spectra(columns: int, scale: float, steps: float) -> tuple[list[float], np.ndarray]:
     rows = scale * np.random.default_rng(0).random((30, columns))
     return [400 + round(steps * i, 1) for i in range(columns)], rows

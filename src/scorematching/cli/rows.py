@@ -13,7 +13,7 @@ from scorematching.estimators.density.refusals import MAX_DISTANCE
 from scorematching.runs import Run
 from scorematching.tables import Loaded
 from scorematching.tables.kinds import numbers_of
-from scorematching.tables.read import DECIMAL_COMMA
+from scorematching.tables.read import DECIMAL_COMMA, NO_NAMES
 from scorematching.tables.summary import alike
 
 FAR = 10.0
@@ -33,6 +33,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
         if name in run.summary.modelled:
             close = alike(name, [other for other in loaded.frame if other not in run.columns])
             meant = f"; is it {close!r} there?" if close else ""
+            meant = f"; {NO_NAMES}" if NO_NAMES in loaded.notes else meant
             raise ValueError(
                 f"{loaded.name} must have the columns that {run.folder} was fitted to, got none "
                 f"named {name!r}{meant}"

@@ -1,9 +1,10 @@
-"""Notes on a first line that may be names of columns or a row, whichever it was read as."""
+"""Notes on lines that may mean something else than they were read as."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ _STEPS, _EQUAL = 5, 0.05
 _MOST = 0.8
 
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
+_WITH_COMMA, _ZEROS = re.compile(r"[-+]?\d+,\d+"), re.compile(r"-0,|.*,0\d")
+_SNIFFED = 1000
 
 
 def perhaps_names(frame: Any) -> str | None:
@@ -68,6 +71,27 @@ def perhaps_row(names: Sequence[str]) -> str | None:
     return (
         f"the first line ({listed(names)}) is read as names of the columns: if it is a row, write "
         "a line of names above it"
+    )
+
+
+def perhaps_decimals(lines: Iterable[str]) -> str | None:
+    """A note if two columns, separated by a comma, look like numbers with decimal commas.
+
+    All are whole, those after the comma have no sign, and zeros are where numbers have none.
+
+    Example:
+        >>> perhaps_decimals(["0,25", "-3,075"]).partition(":")[0]
+        'the first line (0,25) is read as two columns'
+        >>> perhaps_decimals(["0,25", "-3,75"]) is None
+        True
+    """
+    found = [line.strip() for line in islice((each for each in lines if each.strip()), _SNIFFED)]
+    whole = all(map(_WITH_COMMA.fullmatch, found))
+    if not whole or not any(map(_ZEROS.match, found)):
+        return None
+    return (
+        f"the first line ({found[0]}) is read as two columns: if it is one number with a decimal "
+        "comma, write points"
     )
 
 

@@ -18,7 +18,7 @@ import torch
 
 from scorematching import datasets
 from scorematching._extras import import_extra
-from scorematching.tables.first_row import perhaps_names, perhaps_row
+from scorematching.tables.first_row import perhaps_decimals, perhaps_names, perhaps_row
 from scorematching.tables.sample import (
     Rows,
     drawn_rows,
@@ -43,6 +43,9 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npy")
 
 DECIMAL_COMMA = "decimal comma: 1,5 is one and a half"
 """The note on a text file that has them."""
+
+NO_NAMES = "no line of names: columns are numbered from 1"
+"""The note on a text file that has none."""
 
 _NPY = b"\x93NUMPY"
 _TOY_SEED = 0
@@ -224,8 +227,9 @@ def _read_text(content: bytes, path: Path) -> tuple[Any, tuple[str, ...]]:
     if dialect.header:
         _refuse_repeated(_header(text, dialect.delimiter), path)
     notes = [f"separated by {NAMES[dialect.delimiter]}, {encoding}"]
-    notes += [] if dialect.header else ["no line of names: columns are numbered from 1"]
+    notes += [] if dialect.header else [NO_NAMES]
     doubt = perhaps_row(list(frame.columns)) if dialect.header else perhaps_names(frame)
+    doubt = doubt or (None if dialect.header else perhaps_decimals(lines_of(text)))
     notes += [doubt] if doubt else []
     notes += [DECIMAL_COMMA] if dialect.decimal == "," else []
     for i, number in perhaps_thousands(text, dialect).items():
