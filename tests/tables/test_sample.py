@@ -160,3 +160,19 @@ def test_rows_within_a_limit(tmp_path: Path, name: str) -> None:
 
 def test_memory_that_there_is() -> None:
     assert 1e6 < size.available_memory() < 1e16
+
+
+@pytest.mark.parametrize("bad", ["?", "", "inf", "1,5"])
+def test_errors_name_rows_of_the_file(tmp_path: Path, bad: str) -> None:
+    """They named rows of the sample, and what was to be corrected was right."""
+    frame = FRAME.astype(object)
+    frame.loc[299, "b"] = bad
+    path = write(tmp_path / "t.csv", frame)
+    seed = next(seed for seed in range(9) if 299 in drawn_rows(500, 200, seed))
+    for loaded in (read(path), read(path, max_rows=200, seed=seed)):
+        with pytest.raises(ValueError, match=r"\brow 300\b"):
+            prepare(loaded)
+    if not bad:
+        kept = prepare(read(path, max_rows=200, seed=seed), drop_missing=True)
+        assert len(kept.rows) == 199 and 299 not in kept.rows
+        np.testing.assert_allclose(kept.frame, FRAME.iloc[kept.rows], rtol=1e-12)

@@ -83,6 +83,8 @@ def prepare(
         1599
     """
     frame = loaded.frame if columns is None else _chosen(loaded.frame, columns)
+    if loaded.rows is not None:
+        frame = frame.set_axis(loaded.rows)  # so that errors name rows of the file
     kinds = {name: kind_of(frame[name]) for name in frame}
     used = _usable(replace(loaded, frame=frame), kinds, asked=columns is not None)
     numbers = _numbers(frame[used])
@@ -103,7 +105,6 @@ def prepare(
     counts = (len(frame), len(numbers))
     about = (loaded.name, loaded.sha256, *counts, described, tuple(found), loaded.notes)
     rows = numbers.index.to_numpy(np.int64)
-    rows = rows if loaded.rows is None else loaded.rows[rows]
     width = rounded if add else np.zeros_like(rounded)
     numbers, summary = numbers.reset_index(drop=True), TableSummary(*about)
     return Prepared(numbers, rows, table, width, summary, common if add else {})
@@ -223,8 +224,8 @@ def _refuse_infinite(numbers: Any) -> None:
     if infinite.any():
         row, column = (int(place[0]) for place in infinite.nonzero())
         raise ValueError(
-            f"column {numbers.columns[column]!r} has an infinite value in row {row + 1}; correct "
-            "it, or leave it empty and pass --drop-missing"
+            f"column {numbers.columns[column]!r} has an infinite value in row "
+            f"{numbers.index[row] + 1}; correct it, or leave it empty and pass --drop-missing"
         )
 
 
@@ -239,7 +240,7 @@ def _refuse_units(numbers: Any, name: str) -> None:
 def _refuse_missing(missing: Any) -> None:
     counts = missing.sum()
     worst = [f"{name!r} {count}" for name, count in counts[counts > 0].items()]
-    row = int(missing.any(axis=1).to_numpy().argmax()) + 1
+    row = int(missing.any(axis=1).idxmax()) + 1
     raise ValueError(
         f"{int(missing.any(axis=1).sum())} of {len(missing)} rows have missing values, the first "
         f"is row {row} (missing in {listed(worst)}); pass --drop-missing to leave these rows out, "
