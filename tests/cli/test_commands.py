@@ -212,6 +212,27 @@ def test_other_units_are_said(
     assert "is far from" not in capsys.readouterr().out
 
 
+def test_codes_of_missing_values_are_said(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mean log-likelihood of -2608738 had no explanation."""
+    new, out, table = tmp_path / "new.csv", tmp_path / "scored.csv", pd.read_csv(small_table)
+    for rows, is_said in ((3, True), (1, False)):
+        changed = table.head(60).copy()
+        changed.loc[5 : 4 + rows, "b"] = -999.0
+        changed.loc[9, "a"] = 999.0
+        changed.to_csv(new, index=False)
+        for command in (
+            ["score", str(small_run), str(new), "--out", str(out), "--overwrite"],
+            ["evaluate", str(small_run), str(new)],
+            ["compare", str(small_run), str(small_run), "--data", str(new)],
+        ):
+            assert main(command) == 0
+            said = capsys.readouterr().out
+            assert ("column 'b' is -999 in 3 rows, far from the rows of" in said) == is_said
+            assert "column 'a' is" not in said
+
+
 def test_columns_set_aside_that_differ_are_said(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

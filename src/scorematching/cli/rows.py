@@ -19,6 +19,9 @@ from scorematching.tables.summary import alike
 FAR = 10.0
 """Distance of the median from the mean of the fit, in standard deviations, that is worth a line."""
 
+MANY = 3
+"""Rows with one value at such a distance that are worth a line, too."""
+
 
 def columns_of(run: Run, loaded: Loaded) -> Any:
     """The columns that a model takes, as numbers; values that are none become NaN.
@@ -96,7 +99,20 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
                 f"column {name!r} is far from the rows of the fit: its median is {median:.4g}, "
                 f"where the fit had {mean:.4g} +- {std:.2g}; are these other units?"
             )
+        elif many := _far_value(numbers[name], mean, std):
+            said.append(
+                f"column {name!r} is {many[0]:.6g} in {many[1]} rows, far from the rows of the fit "
+                f"({mean:.4g} +- {std:.2g}); leave the field empty if it means missing"
+            )
     return said
+
+
+def _far_value(values: Any, mean: float, std: float) -> tuple[float, int] | None:
+    """The commonest value far from the fit, such as -999, and how often, if not once or twice."""
+    counts = values[(values - mean).abs() > FAR * std].value_counts()
+    if not len(counts) or counts.iloc[0] < MANY:
+        return None
+    return float(counts.index[0]), int(counts.iloc[0])
 
 
 def aside_columns(run: Run, numbers: Any) -> list[str]:

@@ -22,6 +22,9 @@ _ID = re.compile(r"(?<![A-Za-z])(id|ID|Id)(?![A-Za-z])|(?<=[a-z])(ID|Id)(?![A-Za
 _GROUPS = {"patient", "subject", "participant", "person", "customer", "user", "household"}
 """What a column without "id" in its name may be called if it says whose a row is."""
 
+_NUMBER_OF = {"", "no", "nr", "num", "number", "code", "name", "index", "key"}
+"""Words that may stand beside these."""
+
 _MARKS = re.compile("[\\s%'\N{RIGHT SINGLE QUOTATION MARK}_$€£¥]")
 """Signs beside the digits of numbers: percents, thousands, currencies."""
 
@@ -220,5 +223,8 @@ def names_rows(name: str) -> bool:
     Example:
         >>> [name for name in ("id", "PatientID", "user_id", "Patient", "acid") if names_rows(name)]
         ['id', 'PatientID', 'user_id', 'Patient']
+        >>> names_rows("subject#"), names_rows("Patient no."), names_rows("patient weight")
+        (True, True, False)
     """
-    return bool(_ID.search(name)) or name.strip().lower() in _GROUPS
+    words = set(re.split(r"[\W\d_]+", name.lower()))
+    return bool(_ID.search(name) or (words & _GROUPS and words <= _GROUPS | _NUMBER_OF))
