@@ -310,6 +310,27 @@ def test_new_rows_without_names_are_said_to_have_none(
     assert "none named 'a'; no line of names: columns are numbered" in capsys.readouterr().err
 
 
+def test_shells_leave_the_home_folder_to_the_program(
+    small_run: Path, small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --out=~/run a folder of the name ~ was made, which no other command found."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir(), here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    shutil.copy(small_table, home / "t.csv")
+    shutil.copytree(small_run, home / "old")
+    assert main(["fit", "~/t.csv", "--out=~/run", *QUICK]) == 0
+    assert open_run("~/run").about["options"]["path"] == str(home / "t.csv")
+    assert main(["score", "~/old", "~/t.csv", "--out=~/scored.csv"]) == 0
+    assert main(["score", "~/old", "~/t.csv", "--out=~/t.csv", "--overwrite"]) == 1
+    assert main(["sample", "~/old", "3", "--out=~/samples.csv"]) == 0
+    names = {"t.csv", "old", "run", "scored.csv", "samples.csv"}
+    assert {path.name for path in home.iterdir()} == names and not list(here.iterdir())
+    assert (home / "t.csv").read_bytes() == small_table.read_bytes()
+
+
 def test_compare_says_whose_noise_the_rows_have(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

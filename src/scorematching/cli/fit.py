@@ -95,6 +95,7 @@ def fit(
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
     """
+    out = out.expanduser()  # shells leave ~ in --out=~/run
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return
@@ -107,7 +108,7 @@ def fit(
     rows = _rows(data, max_rows, max_memory)
     chosen = names_of(columns)
     choices = {
-        "path": str(Path(data).resolve()) if Path(data).is_file() else data,
+        "path": str(file.resolve()) if (file := Path(data).expanduser()).is_file() else data,
         "columns": chosen,
         "drop_missing": drop_missing,
         "dequantise": "none" if family else dequantise,

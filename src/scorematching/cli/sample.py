@@ -36,7 +36,7 @@ def sample(
     effective sample size. langevin: without correction, for a model of the score alone.
     """
     found = open_run(run)
-    path = found.folder / "samples.csv" if out is None else out
+    path = found.folder / "samples.csv" if out is None else out.expanduser()
     check_output(path, overwrite)
     drawn = draw(found.model, found.space, n, method, seed)
     write_frame(_restored(found, drawn.x), path)

@@ -37,9 +37,10 @@ def score(
     most unusual row) and unusual_column. Rows with missing values get empty fields.
     """
     found = open_run(run)
+    out, source = out.expanduser(), Path(data).expanduser()
     check_output(out, overwrite)
     loaded = read(data, data_dir)
-    if out.exists() and Path(data).exists() and out.samefile(data):
+    if out.exists() and source.exists() and out.samefile(source):
         raise ValueError(f"--out must be another file than DATA, got {out}; name a new one")
     numbers = columns_of(found, loaded)
     good = np.isfinite(numbers.to_numpy()).all(1)
