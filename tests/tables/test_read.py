@@ -263,6 +263,8 @@ def named(texts: list[str], dates: bool = False) -> pd.DataFrame:
         named([f"row {i}" for i in range(40)])[["text", 0, 1, 2]],
         named([""] * 40, dates=True)[["text", 0, 2]].sort_values(0, ascending=False),
         named(["?", "4.5", "2.5"] * 10)[["text", 0, 1, 2]],
+        named(["M", "F"] * 9).assign(gap=[None, 1.5, None] * 6)[["gap", 0, 1, "text"]],
+        named(["M", "F", "M"])[["text", 0, 1]].assign(gap=[0.5, None, None]),
     ],
 )
 def test_first_rows_with_text_are_rows(tmp_path: Path, table: pd.DataFrame, mark: str) -> None:
@@ -305,6 +307,7 @@ def test_one_column_with_decimal_commas_is_noted(tmp_path: Path) -> None:
     path, x = tmp_path / "t.csv", np.random.default_rng(0).normal(size=60)
     for text, is_noted in (
         ("\n".join(f"{number:.3f}".replace(".", ",") for number in x), True),
+        ("\n".join(f"{number:.3e}".replace(".", ",") for number in x), True),
         ("\n".join(f"{i},{i * i % 7}" for i in range(60)), False),
         ("\n".join(f"{i},{i * i % 7},{i:03d}" for i in range(60)), False),
     ):

@@ -95,7 +95,6 @@ def fit(
     A fifth of the rows is held out, to compare the model with a Gaussian, a kernel estimate and a
     mixture.
     """
-    out = out.expanduser()  # shells leave ~ in --out=~/run
     if tune:
         tune_fit(context, out, tune, executor, gpus)
         return

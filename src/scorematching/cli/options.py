@@ -55,7 +55,7 @@ def own_folder(context: typer.Context, folder: Path) -> Path:
     All processes do the same work, on their shares of each batch where a network is trained.
     """
     if is_main():
-        return folder
+        return folder.expanduser()  # shells leave ~ in --out=~/run
     temporary = tempfile.mkdtemp()
     context.call_on_close(lambda: shutil.rmtree(temporary, ignore_errors=True))
     return Path(temporary) / folder.name

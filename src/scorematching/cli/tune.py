@@ -56,7 +56,7 @@ def tune_fit(
             "to all rows, so that none are left to compare fits at"
         )
     settings = grid(_read(context, tune))
-    place = out.resolve()
+    place = out.expanduser().resolve()
     tasks = _tasks(context, settings, place)
     _check_results(place, tasks, bool(given.get("overwrite")))
     runs = sweep(run_fit, tasks, place, executor, Resources(gpus=gpus))

@@ -19,7 +19,8 @@ _STEPS, _EQUAL = 5, 0.05
 _MOST = 0.8
 
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
-_WITH_COMMA, _ZEROS = re.compile(r"[-+]?\d+,\d+"), re.compile(r"-0,|.*,0\d")
+_WITH_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
+_ZEROS = re.compile(r"-0,|.*,0\d|.*[eE]")
 _SNIFFED = 1000
 
 

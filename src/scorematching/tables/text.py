@@ -164,12 +164,14 @@ def _commas_are_decimal(lines: list[str]) -> bool:
 def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
     """Whether the first line has no names: numbers, missing values, and text as in other rows.
 
-    An empty first field is of names. Names beside numbers, such as wavelengths, are of columns
-    without text, or are found in no other row, where the numbers are in order.
+    An empty first field is of names, unless another row has one, too. Names beside numbers, such as
+    wavelengths, are of columns without text, or are found in no other row, where the numbers are in
+    order.
     """
     first, *others = rows
     kinds = [_kind(cell, delimiter) for cell in first]
-    if not first[0].strip() or "number" not in kinds:
+    above_index = not first[0].strip() and all(row[0].strip() for row in others)
+    if above_index or "number" not in kinds:
         return False
     if "text" not in kinds:
         return True
@@ -187,7 +189,7 @@ def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
 def _mostly(cells: list[str], kind: str, delimiter: str) -> bool:
     """Whether most fields of a column are of a kind, or the kind says nothing of others."""
     same = sum(_kind(cell, delimiter) == kind for cell in cells)
-    return kind == "missing" or 2 * same > len(cells)
+    return kind == "missing" or not cells or 2 * same > len(cells)
 
 
 def _rise(numbers: list[float]) -> bool:
