@@ -65,7 +65,8 @@ def new_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
         with _naming(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             if _is_locked(folder, stack):
-                _clear(folder)
+                with contextlib.suppress(OSError):  # some folders can be written but not read
+                    _clear(folder)
         check_new(folder, overwrite)
         new, old = (folder.with_name(f".{folder.name}.{mark}") for mark in _marks())
         with _naming(folder):
