@@ -73,7 +73,7 @@ def entropy_terms(z: Tensor, score: Score, event_axes: int = 1) -> Tensor:
         advice = "give the scores at z, or lambda z: network(z, x)"
         check_type(score, Callable, "score must be a tensor or a function of z", advice)
         with torch.no_grad():
-            score = score(z.detach())
+            score = score(z.detach().clone())  # a score may change its points in place
     wanted = "score must give one number per coordinate of z, shape {}"
     check_shape(score, z.shape, wanted, "it is the gradient in z, not in what z depends on")
     return inner(score.detach(), z, event_axes)

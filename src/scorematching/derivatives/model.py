@@ -108,9 +108,9 @@ class Model:
         return value + 0.0 * sum(p.sum() for p in call.parameters() if p.requires_grad)
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """The output at points, untraced."""
+        """The output at points, untraced; at a copy of them, which a model may change in place."""
         with eager():
-            y = self.call(x)
+            y = self.call(x.clone())
         self.check(y, x)
         return y
 

@@ -37,7 +37,8 @@ def check_repeats(
     points = x[: 2 * few]
     with torch.no_grad(), verification.undone(model, x):
         try:
-            first, again, part = (model(z) for z in (points, points, points[:few]))
+            # Of copies, since a model may change its points in place.
+            first, again, part = (model(z.clone()) for z in (points, points, points[:few]))
         except Exception:  # a context of N rows in a closure; other errors come up again
             return
     if not isinstance(first, Tensor) or not first.is_floating_point() or not first.ndim:
@@ -84,7 +85,7 @@ def needs_all_rows(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 def _takes(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     try:
         with torch.no_grad():
-            return len(call(x)) == len(x)
+            return len(call(x.clone())) == len(x)
     except Exception:  # of the user's model, which is evaluated again where it matters
         return False
 

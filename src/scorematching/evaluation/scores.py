@@ -58,12 +58,14 @@ def score_function(model: Any, x: Tensor) -> Vector:
         return model.score
     _check_domain(model)
     if callable(getattr(model, "grad_log_density", None)):
-        return lambda x: torch.as_tensor(model.grad_log_density(x.cpu().numpy())).to(x)
+        return lambda x: torch.as_tensor(model.grad_log_density(x.cpu().numpy().copy())).to(x)
     if hasattr(model, "cov_params") and callable(getattr(model, "predict", None)):
         return lambda x: torch.as_tensor(model.predict(x, "score")).to(x)
     if not callable(model):
         raise TypeError(f"the model must be {KINDS}, got {type(model).__name__}")
-    return model if _returns_vectors(model, x) else LogDensityField(model, feature_axes=0).score
+    vectors = _returns_vectors(model, x)
+    field = VectorField(model) if vectors else LogDensityField(model, feature_axes=0)
+    return field.score
 
 
 def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tensor]:
@@ -124,7 +126,7 @@ def _check_domain(model: Any) -> None:
 
 def _returns_vectors(model: Any, x: Tensor) -> bool:
     """Whether a callable returns scores; False if it returns log-densities."""
-    found = model(x)
+    found = model(x.clone())  # it may change its points in place
     if isinstance(found, Tensor) and found.shape in (x.shape, x.shape[:1]):
         return found.shape == x.shape
     shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -62,7 +62,7 @@ def target_of(log_density: LogDensity) -> Target:
     def target(x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             x = x.detach().clone().requires_grad_()
-            value = log_density(x)
+            value = log_density(x.clone())  # it may change its points in place
             check_log_density(value, x, feature_axes=0)
             check_depends(value.requires_grad, "log-density")
             (score,) = torch.autograd.grad(value.sum(), x, allow_unused=True)

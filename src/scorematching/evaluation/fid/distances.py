@@ -124,7 +124,7 @@ def feature_moments(
 
 
 def _moments(network: Features, images: Tensor) -> FeatureMoments:
-    features = network(images)
+    features = network(images.clone())  # which a network may normalise in place
     wanted = f"network must return one row of features per image, shape ({len(images)}, D)"
     check_shape(features, (len(images), None), wanted, "keep its batch axis, and flatten the rest")
     return FeatureMoments.of(features)

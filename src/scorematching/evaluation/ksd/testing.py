@@ -122,11 +122,11 @@ def _parametric_bootstrap(
         with limited(max_memory, _ADVICE) as budget:
             return SteinKernel.of(model, x, kernel, bandwidth, budget).statistics()
 
-    fitted = family.fit(x)
+    fitted = family.fit(x.clone())  # a fit may centre its points in place
     found = [statistic(fitted, x)]
     for _ in range(num_bootstrap):
         drawn = _drawn(family, fitted, x, generator)
-        found.append(statistic(family.fit(drawn), drawn))
+        found.append(statistic(family.fit(drawn.clone()), drawn))
     return _outcome(torch.cat(found), len(x), "parametric bootstrap")
 
 

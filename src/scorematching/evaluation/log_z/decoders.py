@@ -176,7 +176,7 @@ def decoder_bracket(
     _check_forces(force_precision, force, like)
     exact = normal((num, latent_dim), like, generator)
     with torch.no_grad():
-        images = (observation or BernoulliPixels()).sample(decoder(exact), generator)
+        images = (observation or BernoulliPixels()).sample(decoder(exact.clone()), generator)
     z, pilots = _starts(num, num_chains, num_pilots, latent_dim, like, generator)
     prior, posterior = standard_normal_log_density, _posterior(decoder, observation, images)
     ends = exact.repeat(num_chains, 1)
@@ -255,7 +255,7 @@ def _rounded_score(decoder: Decoder, pixels: Observation, x: Tensor) -> Vector:
 
 def decoded(decoder: Decoder, z: Tensor, x: Tensor) -> Tensor:
     """The decoder's output for chains of images, ``(C G, L), (G, *event) -> (C, G, *event)``."""
-    output = decoder(z)
+    output = decoder(z.clone())  # it may change its latents in place
     wanted = "decoder must return one image per row of latents, shape {} like x"
     check_shape(output, (len(z), *x.shape[1:]), wanted, "reshape its output or x")
     if z.requires_grad and torch.is_grad_enabled() and not output.requires_grad:

@@ -237,7 +237,7 @@ def importance_bracket(
     check_observation(pixels)
     exact = normal((num, latent_dim), like, generator)
     with torch.no_grad():
-        images = pixels.sample(decoder(exact), generator)
+        images = pixels.sample(decoder(exact.clone()), generator)
     joint = _joint(decoder, pixels, images)
     mixture = fit_mixture(joint, _begin(starts, images, joint, latent_dim), num_newton)
     most = _weigh(joint, mixture, num_samples - 1, generator)
@@ -265,7 +265,7 @@ def _begin(starts: Starts, x: Tensor, joint: LogDensity, latent_dim: int | None 
     advice = "pass a function of images, such as lambda x: torch.stack([encode(x), encode(x)])"
     check_type(starts, Callable, "starts must be callable", advice)
     with torch.no_grad():
-        z = starts(x)
+        z = starts(x.clone())  # it may change its images in place
     wanted = "starts must return some latents for each image, shape {}"
     check_shape(z, (None, len(x), latent_dim), wanted, "torch.stack several encodings of x")
     check_count(len(z), "the number of latents of an image", "let starts return one or more")

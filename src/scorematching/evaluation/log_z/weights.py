@@ -73,7 +73,7 @@ class LogSums(NamedTuple):
 
 def log_densities(log_density: LogDensity, x: Tensor) -> Tensor:
     """Log-densities of points in double precision, ``(N,)``; checks their shape."""
-    values = log_density(x)
+    values = log_density(x.clone())  # it may change its points in place
     check_log_density(values, x, feature_axes=0)
     return values.double()
 
