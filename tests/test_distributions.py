@@ -441,6 +441,10 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         (lambda: GaussianMixture([1.0], EYE), r"weights must have shape \(2,\), got \(1,\)"),
         (lambda: GaussianMixture([1.0], [0.0]), r"means must have shape \(K, D\), got \(1,\)"),
         (lambda: GaussianMixture([0.5, 0.5], EYE, -1.0), "covariances must be positive definite"),
+        (
+            lambda: Gaussian([0.0], 1e-310 * torch.ones(1, 1).double()),
+            "covariance must have an inverse in torch.float64",
+        ),
         (lambda: GaussianMixture([0.5, 0.5], EYE, [1.0] * 3), r"covariances .* \(2,\), got \(3,\)"),
         (lambda: GaussianMixture([0.5, 0.5], EYE, [[1.0]]), r"covariances .* \(2, 2\), got"),
         (lambda: GaussianMixture([0.5, 0.5], EYE, [EYE]), r"covariances .* \(2, 2, 2\), got"),

@@ -546,3 +546,23 @@ def test_results_on_a_domain_are_compared_on_it() -> None:
         sm.evaluation.compare(a, b, x)
     on_domain = sm.ScoreMatching(domain=a.domain)
     assert sm.evaluation.compare(a, b, x, on_domain).better == "a"
+
+
+@pytest.mark.parametrize(("unit", "found"), [
+    (1e75, None), (1e-75, None), (1e80, "squares of the gradients of points must be finite"),
+    (1e150, "squares of the gradients"), (1e-80, "variances of estimates must be numbers"),
+    (1e-160, "variances of estimates must be numbers"),
+])  # fmt: skip
+def test_units_in_which_squares_overflow_are_refused(unit: float, found: str | None) -> None:
+    """A precision of 1e-160 was estimated as 3e-147: beside infinite gradients no step counted."""
+    x = 1.0 + torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if found is not None:
+        with pytest.raises((NotConvergedError, SingularInformationError), match=found):
+            fit(models.Gaussian(2), unit * x)
+        return
+    scaled, plain = fit(models.Gaussian(2), unit * x), fit(models.Gaussian(2), x)
+    powers = unit ** torch.tensor([-1.0, -1.0, -2.0, -2.0, -2.0], dtype=torch.float64)
+    for name in ("params", "bse"):
+        wanted = torch.as_tensor(np.asarray(getattr(plain, name))) * powers
+        got = torch.as_tensor(np.asarray(getattr(scaled, name)))
+        torch.testing.assert_close(got / wanted, torch.ones_like(wanted))

@@ -184,7 +184,14 @@ def whitener(covariance: Tensor, name: str) -> Tensor:
             f"{name} must be positive definite, got smallest eigenvalue {least:.3g}; "
             "add a small multiple of the identity"
         )
-    return inverse(root)
+    found = inverse(root)
+    if not bool((found.mT @ found).isfinite().all()):
+        raise ValueError(
+            f"{name} must have an inverse in {covariance.dtype}, got variances down to "
+            f"{covariance.detach().diagonal(dim1=-2, dim2=-1).min().item():.3g}; multiply the "
+            "points by a number that brings their standard deviation near one"
+        )
+    return found
 
 
 def component_covariances(covariances: Tensor, means: Tensor) -> Tensor:

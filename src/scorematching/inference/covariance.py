@@ -47,9 +47,21 @@ def meat(gradients: Tensor, weights: Tensor, groups: Tensor | None) -> Tensor:
 
 
 def sandwich(derivatives: Derivatives, weights: Tensor, groups: Tensor | None) -> Tensor:
-    """The covariance of the estimate, ``(P, P)``."""
+    """The covariance of the estimate, ``(P, P)``.
+
+    Raises:
+        SingularInformationError: if a variance is too large or too small for a number.
+    """
     half = solve(derivatives.hessian, meat(derivatives.gradients, weights, groups))
     covariance = solve(derivatives.hessian, half.T)
+    variances = covariance.diagonal()
+    lost = (variances > 0) & (variances < torch.finfo(variances.dtype).tiny)
+    if not bool(covariance.isfinite().all()) or bool(lost.any()):
+        raise SingularInformationError(
+            "variances of estimates must be numbers of double precision, got some beyond its "
+            "range; divide the columns of X by their standard deviations, or write the model in "
+            "larger or smaller units"
+        )
     return 0.5 * (covariance + covariance.T)
 
 

@@ -36,8 +36,11 @@ QUADRATIC = 1e-8
 OWN_QUADRATIC = 1e-4
 """The same of one parameter, whose gradient may be rounding of larger numbers that cancel."""
 
-MAX_REFINEMENTS = 10
+REFINEMENTS = 10
 """Steps to the solution of a closed form, each of which removes the rounding errors of the last."""
+
+MAX_REFINEMENTS = 40
+"""Steps where each of them is still far smaller than the last, as in units of 1e75."""
 
 ROUNDING = 1e-10
 """Share of a parameter below which a step to a closed form is rounding."""
@@ -85,6 +88,7 @@ def minimise(problem: Problem) -> Optimum:
     found = problem.derivatives(start)
     if not all(bool(part.isfinite().all()) for part in found):
         raise _not_finite(found)
+    _require_squares(problem, found)
     if is_quadratic(problem, start, found):
         require_regular(problem, found.hessian)
         solution = _closed_form(problem, start, found)
@@ -122,13 +126,16 @@ def _closed_form(problem: Problem, start: Tensor, found: Derivatives) -> Tensor 
     """
     d, before = _scale(found.hessian), torch.inf
     theta, gradient = start, found.gradient
-    for _ in range(MAX_REFINEMENTS):
+    for iteration in range(1, MAX_REFINEMENTS + 1):
         step = solve(found.hessian, gradient)
         size = float((step * d).norm())
-        if size > NOT_SHRUNK * before and size > ROUNDING * float((theta * d).norm()):
+        shrinks = size <= NOT_SHRUNK * before
+        if not shrinks and size > ROUNDING * float((theta * d).norm()):
             return None
         theta, before = theta - step, size
         if bool((step.abs() <= ROUNDING * theta.abs()).all()):
+            break
+        if iteration >= REFINEMENTS and not shrinks:
             break
         gradient = problem.value_and_gradient(theta)[1]
     return theta
@@ -317,6 +324,18 @@ def _not_converged(problem: Problem, found: Derivatives, steps: int) -> NotConve
         f"{found.gradient.abs().max():.2g} after {steps} Newton step{'s' * (steps != 1)}"
         f"{_far_columns(problem, beyond=100)}; {advice}"
     )
+
+
+def _require_squares(problem: Problem, found: Derivatives) -> None:
+    """Refuse gradients whose squares overflow, beside which every step would be negligible."""
+    squares = problem.weights @ found.gradients.square()
+    if not bool(squares.isfinite().all()):
+        worst = problem.model.names[int(squares.nan_to_num(torch.inf).argmax())]
+        raise NotConvergedError(
+            "squares of the gradients of points must be finite at the initial parameters, got "
+            f"gradients of {float(found.gradients.abs().max()):.2g} in {worst}; divide the columns "
+            "of X by their standard deviations"
+        )
 
 
 def _not_finite(found: Derivatives) -> NotConvergedError:
