@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -177,3 +179,49 @@ def test_in_chunks_does_not_change_the_answer(kernel):
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: median_bandwidth([[0.0], [1.0]]), TypeError, "samples must be .*, got list"),
+        (lambda: median_bandwidth(torch.tensor([[0], [1], [4]])), TypeError, "got torch.int64"),
+        (lambda: median_bandwidth(torch.zeros(3)), ValueError, r"M >= 2, got \(3,\)"),
+        (lambda: median_bandwidth(torch.zeros(1, 2)), ValueError, r"M >= 2, got \(1, 2\)"),
+        (lambda: median_bandwidth(torch.zeros(0, 2)), ValueError, r"M >= 2, got \(0, 2\)"),
+        (lambda: median_bandwidth(points(3, 0)), ValueError, r"M >= 2, got \(3, 0\)"),
+        (lambda: median_bandwidth(points(3, 2) * math.nan), ValueError, "NaN or infinity in 3"),
+        (lambda: median_bandwidth(1e200 * points(3, 2)), ValueError, "squared distances within"),
+        (lambda: median_bandwidth(points(3, 2), "no"), TypeError, "include_diagonal must be True"),
+        (lambda: kernels.kernel_for([[0.0]], bandwidth=1.0), TypeError, "samples must be a torch"),
+        (lambda: squared_distances(points(2), points(2)), ValueError, r"x must have shape \(\*B"),
+        (lambda: squared_distances(points(2, 1).int(), points(2, 1)), TypeError, "torch.int32"),
+        (lambda: squared_distances(points(2, 1), points(2, 1).half()), TypeError, "torch.float16"),
+        (lambda: squared_distances(points(2, 3, 1), points(4, 3, 1)), ValueError, "as many sets"),
+        (lambda: RBF(1.0).grad_sum(points(2, 1), points(0, 1)), ValueError, "at least one point"),
+        (lambda: RBF(torch.ones(2))(points(5, 2), points(5, 2)), ValueError, "got (2,)"),
+        (lambda: kernels.in_chunks(torch.exp, [1.0], 3), TypeError, "x must be a torch.Tensor"),
+        (lambda: kernels.in_chunks(None, points(2, 1), 3), TypeError, "function must be callable"),
+    ],
+)  # fmt: skip
+def test_sets_of_points_are_checked(call, error, message):
+    """They ended in errors of torch, or in other numbers: |0 - 1.5|^2 was 2 for integers."""
+    with pytest.raises(error, match=message.replace("(2,)", r"\(2,\)")):
+        call()
+
+
+def test_a_point_far_out_costs_the_others_no_digits():
+    """The median of 61 points was wrong in the third digit, since it moved their mean by 2e7."""
+    x = torch.cat([points(60, 2), torch.full((1, 2), 1e9, dtype=torch.float64)])
+    squares = (x[:, None] - x).square().sum(-1)
+    torch.testing.assert_close(squared_distances(x, x), squares, rtol=1e-9, atol=1e-12)
+    sides = squares[*torch.triu_indices(61, 61, 1)].sqrt().sort().values
+    torch.testing.assert_close(median_bandwidth(x), sides[(len(sides) - 1) // 2])
+
+
+def test_bandwidths_of_sets_have_the_precision_of_the_samples():
+    """The fourth power of 1e-11 is no number of single precision."""
+    x = 1e-11 * points(2, 20, 1)
+    h = torch.full((2,), 1e-11, dtype=torch.float64)
+    wide, single = (kernels.fit_kernel_exp_family(x, bandwidth=b).score(x) for b in (h, h.float()))
+    torch.testing.assert_close(single, wide, rtol=1e-4, atol=0.0)

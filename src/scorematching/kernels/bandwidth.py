@@ -2,14 +2,18 @@
 
 from torch import Tensor
 
-from scorematching._checks import can_read_values, check_choice, check_count
+from scorematching._checks import can_read_values, check_choice, check_count, check_flag
 from scorematching._memory import Budget
+from scorematching._precision import at_least_single
 from scorematching._rows import some_rows
-from scorematching.kernels.distances import in_chunks, squared_distances
+from scorematching.kernels.base import checked_samples
+from scorematching.kernels.distances import check_set, in_chunks, squared_distances
 from scorematching.kernels.radial import IMQ, RBF, Kernel
 
 KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "imq": IMQ}
 """Kernels by name."""
+
+_DIAGONAL = "True counts zero distances of samples to themselves in the median"
 
 
 def kernel_for(
@@ -34,6 +38,9 @@ def kernel_for(
         3.0
     """
     check_choice(kernel, "kernel", KERNELS, '"rbf" suits most data')
+    check_flag(include_diagonal, "include_diagonal", _DIAGONAL)
+    samples = at_least_single(samples)
+    check_set(samples, "samples")
     if bandwidth is None:
         bandwidth = median_bandwidth(samples, include_diagonal, budget=budget)
     if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), samples.shape[:-2]):
@@ -42,6 +49,8 @@ def kernel_for(
             f"{tuple(samples.shape[:-2])}, got {tuple(bandwidth.shape)}; None takes the median "
             "distance within each set"
         )
+    if isinstance(bandwidth, Tensor):
+        bandwidth = bandwidth.to(samples)  # whose powers have the range of those of distances
     return KERNELS[kernel](bandwidth)
 
 
@@ -61,20 +70,22 @@ def median_bandwidth(
         include_diagonal: take all M^2 distances, including those of samples to themselves, and of
             these the (M^2 / 2)-th largest, as in the code released with the paper. For few
             samples it is smaller.
-        max_points: samples compared per set; of larger sets as many are taken.
+        max_points: samples compared per set, at least two; of larger sets as many are taken.
         budget: of the computation.
 
     Raises:
-        ValueError: if a median is zero or its square overflows, or the distances do not fit into
-            the budget.
+        TypeError: if samples are no floating-point tensor.
+        ValueError: if there are fewer than two samples, some are not finite, a median is zero or
+            its square overflows, or the distances do not fit into the budget.
 
     Example:
         >>> import torch
         >>> median_bandwidth(torch.tensor([[0.0], [1.0], [4.0]])).item()  # of 1, 3 and 4
         3.0
     """
+    check_flag(include_diagonal, "include_diagonal", _DIAGONAL)
     check_count(max_points, "max_points", "2000 samples determine a median well")
-    x = some_rows(samples.detach(), max_points, dim=-2)
+    x = some_rows(checked_samples(samples).detach(), max(2, max_points), dim=-2)
     num = x.shape[-2]
     if budget is not None:
         need = 3 * num * x.numel() // x.shape[-1] * x.element_size()
@@ -87,14 +98,14 @@ def median_bandwidth(
     pairs = num * (num - 1) // 2
     rank = num**2 - num**2 // 2 + 1 if include_diagonal else num + pairs
     median = distances.flatten(-2).kthvalue(rank, dim=-1).values.sqrt()
-    if can_read_values(median) and not bool((median > 0).all()):
-        raise ValueError(
-            "samples must differ for a median bandwidth, got a set in which at least half of the "
-            "distances are zero; drop repeated samples, or pass bandwidth="
-        )
     if can_read_values(median) and not bool(median.isfinite().all()):
         raise ValueError(
             "samples must have squared distances within the range of their type, got a median "
             f"beyond that of {x.dtype}; divide them by their standard deviation, or use float64"
+        )
+    if can_read_values(median) and not bool((median > 0).all()):
+        raise ValueError(
+            "samples must differ for a median bandwidth, got a set in which at least half of the "
+            "distances are zero; drop repeated samples, or pass bandwidth="
         )
     return median

@@ -87,7 +87,7 @@ def checked_samples(samples: Any) -> Tensor:
     if samples.ndim < 2 or samples.shape[-2] < 2 or samples.numel() == 0:
         raise ValueError(
             f"samples must have shape (*B, M, D) with M >= 2, got {tuple(samples.shape)}; a score "
-            "is estimated from several samples, the more the better"
+            "is estimated from several samples, the more the better, as is a bandwidth"
         )
     if can_read_values(samples) and not bool(samples.isfinite().all()):
         bad = int((~samples.isfinite()).any(-1).sum())

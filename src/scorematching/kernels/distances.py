@@ -1,20 +1,25 @@
 """Squared distances and weighted differences between two sets of points, by matrix products.
 
-Both are computed relative to the mean of the second set, so that coordinates far from the origin
+Both are computed relative to the middle of the second set, so that coordinates far from the origin
 lose no digits.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_type
 from scorematching._memory import Budget
 from scorematching._memory import in_chunks as rows_in_chunks
+from scorematching._rows import some_rows
 
 _MAX_ENTRIES = 2**24
 """Entries of one matrix of distances that `in_chunks` keeps in memory."""
+
+_ROWS = 64
+"""Points that determine the middle of a set."""
 
 
 def widened(x: Tensor) -> Tensor:
@@ -32,11 +37,7 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
         >>> squared_distances(torch.tensor([[1e4]]), torch.tensor([[1e4], [1e4 + 2]])).tolist()
         [[0.0, 4.0]]
     """
-    if x.shape[-1] != y.shape[-1]:
-        raise ValueError(
-            f"x must have {y.shape[-1]} coordinates, as many as y, got {x.shape[-1]}; "
-            "evaluate a score at points of the dimension of its samples"
-        )
+    _check_sets(x, y)
     x_wide, y_wide = widened(x), widened(y)
     centre = _centre(y_wide)
     a, b = x_wide - centre, y_wide - centre
@@ -77,6 +78,8 @@ def in_chunks(
         >>> torch.equal(in_chunks(torch.square, x, columns=3, chunk_size=2), x.square())
         True
     """
+    check_set(x, "x")
+    check_type(function, Callable, "function must be callable", "pass one of points (*B, n, D)")
     axis = x.ndim - 2
     if budget is not None:
         rows = x.movedim(axis, 0)
@@ -93,5 +96,38 @@ def in_chunks(
     return torch.cat([function(part) for part in x.split(chunk_size, dim=axis)], dim=axis)
 
 
+def check_set(x: Any, name: str) -> None:
+    """Require points ``(*B, M, D)``, in a precision in which squares of distances have digits."""
+    advice = f"convert them with torch.as_tensor({name}, dtype=torch.float64)"
+    check_type(x, Tensor, f"{name} must be a torch.Tensor of points", advice)
+    if not x.is_floating_point() or x.dtype in (torch.float16, torch.bfloat16):
+        raise TypeError(f"{name} must be in single or double precision, got {x.dtype}; {advice}")
+    if x.ndim < 2:
+        raise ValueError(
+            f"{name} must have shape (*B, M, D), got {tuple(x.shape)}; for M numbers add an axis "
+            f"with {name}[:, None]"
+        )
+
+
+def _check_sets(x: Any, y: Any) -> None:
+    """Require two sets of points, or two batches of as many."""
+    check_set(x, "x")
+    check_set(y, "y")
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(
+            f"x must have {y.shape[-1]} coordinates, as many as y, got {x.shape[-1]}; "
+            "evaluate a score at points of the dimension of its samples"
+        )
+    if y.shape[-2] == 0:
+        raise ValueError(f"y must hold at least one point, got shape {tuple(y.shape)}")
+    if any(m != n and 1 not in (m, n) for m, n in zip(x.shape[-3::-1], y.shape[-3::-1])):
+        raise ValueError(
+            f"x and y must be of as many sets, (*B, M, D) and (*B, N, D), got {tuple(x.shape)} "
+            f"and {tuple(y.shape)}; expand one to the sets of the other"
+        )
+
+
 def _centre(y: Tensor) -> Tensor:
-    return y.detach().mean(-2, keepdim=True)
+    """About the median of y, ``(*B, 1, D)``: one point far out would move a mean."""
+    rows = some_rows(y.detach(), _ROWS, dim=-2)
+    return rows.sort(-2).values[..., rows.shape[-2] // 2, None, :]

@@ -83,7 +83,9 @@ class Radial(ABC):
         return -self._slopes(x, y), -4 * self._values(x, y, 2) / self._squared_bandwidth() ** 2
 
     def _values(self, x: Tensor, y: Tensor, order: int) -> Tensor:
-        return self.profile(squared_distances(x, y) / self._squared_bandwidth(), order)
+        squares = squared_distances(x, y)
+        _check_sets(self.bandwidth, squares.shape[:-2])
+        return self.profile(squares / self._squared_bandwidth(), order)
 
     def _squared_bandwidth(self) -> Any:
         """``h^2``; one bandwidth per set gets two more axes, ``(*B, 1, 1)``."""
@@ -121,6 +123,15 @@ class Kernel(Radial):
     def curvature(self) -> Any:
         """``1 / h^2``, minus the second derivative at zero distance: the largest in size."""
         return 1 / self.bandwidth**2
+
+
+def _check_sets(bandwidth: float | Tensor, sets: torch.Size) -> None:
+    """Require one bandwidth, or one for each set of points."""
+    if isinstance(bandwidth, Tensor) and bandwidth.shape not in ((), sets):
+        raise ValueError(
+            f"bandwidth must be a number, or one for each set of points, shape {tuple(sets)}, got "
+            f"{tuple(bandwidth.shape)}; a kernel has one bandwidth for all coordinates"
+        )
 
 
 def check_range(bandwidth: float | Tensor, power: int) -> None:
