@@ -16,6 +16,7 @@ from scorematching.samplers import (
     State,
     Target,
     adapt,
+    adapt_step_size,
     anneal,
     annealed,
     begin_adaptation,
@@ -340,6 +341,31 @@ def shifted_in_place(x: Tensor) -> Tensor:
     """The score of N(5, I), which changes its points as numpy users often write it."""
     x -= 5.0
     return -x
+
+
+def test_a_shared_step_size_takes_one_acceptance() -> None:
+    """A state for all chains became one state for each of them, by broadcasting."""
+    state, rates = begin_adaptation(0.1), torch.tensor([0.2, 0.9, 0.4])
+    with pytest.raises(ValueError, match=r"acceptance must have the shape .* \(\), got \(3,\)"):
+        adapt(state, rates)
+    with pytest.raises(ValueError, match=r"of the step size, \(3,\), got \(3, 1\)"):
+        adapt_step_size(torch.full((3,), 0.1), rates[:, None])
+    shared = adapt_step_size(torch.tensor(0.1), rates)
+    assert shared.shape == () and abs(float(shared) - adapt_step_size(0.1, rates)) < 1e-7
+    assert adapt(state, torch.tensor(True)).step_size == adapt(state, 1.0).step_size
+
+
+def test_noise_of_another_shape_is_refused() -> None:
+    """One number for both coordinates moved all chains along the diagonal."""
+    target, x = target_of(lambda x: -0.5 * x.square().sum(-1)), torch.zeros(3, 2)
+    with pytest.raises(ValueError, match=r"noise must have the shape of x, \(3, 2\), got \(3, 1\)"):
+        langevin.move(x, torch.neg, torch.ones(3, 1), 0.1)
+    noise = hmc.HMCNoise(torch.ones(3, 1), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"momenta must have the shape of x, \(3, 2\)"):
+        mala.move(start(target, x), target, noise, 0.1)
+    noise = hmc.HMCNoise(torch.ones(3, 2), torch.zeros(3, 1))
+    with pytest.raises(ValueError, match=r"uniform numbers must have shape \(3,\)"):
+        hmc.move(start(target, x), target, noise, 0.1, 3)
 
 
 def test_functions_that_change_their_points_move_no_chains() -> None:

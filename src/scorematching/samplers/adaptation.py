@@ -93,7 +93,8 @@ def adapt(state: Adaptation, acceptance: float | Tensor, wanted: float = 0.65) -
     _check_rates(acceptance, wanted)
     n = state.num + 1
     share, weight = 1 / (n + 10), n**-0.75
-    gap = torch.as_tensor(wanted - acceptance, dtype=state.shortfall.dtype).to(state.shortfall)
+    gap = wanted - torch.as_tensor(acceptance).to(state.shortfall)
+    _check_shared(gap, state.shortfall)
     shortfall = (1 - share) * state.shortfall + share * gap
     log = state.centre - math.sqrt(n) / 0.05 * shortfall
     average = weight * log + (1 - weight) * state.log_average
@@ -112,7 +113,7 @@ def adapt_step_size(
 
     Args:
         step_size: h, a number or one per chain.
-        acceptance: a, of the chains that share h; averaged if h is a number.
+        acceptance: a, of the chains that share h; averaged if h is one number.
         wanted: the wanted acceptance; 0.65 is best for many coordinates.
         rate: of the adaptation.
 
@@ -126,10 +127,20 @@ def adapt_step_size(
         check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
     if not isinstance(acceptance, Tensor):
         acceptance = torch.tensor(acceptance, dtype=torch.float64)
-    if isinstance(step_size, Tensor):
+    if isinstance(step_size, Tensor) and step_size.ndim:
+        _check_shared(acceptance, step_size)
         return step_size * torch.exp(rate * (acceptance - wanted))
     factor = torch.exp(rate * (acceptance.double().mean() - wanted))
-    return step_size * factor.item()
+    return step_size * (factor.to(step_size) if isinstance(step_size, Tensor) else factor.item())
+
+
+def _check_shared(acceptance: Tensor, step_size: Tensor) -> None:
+    """Require one acceptance for each step size, or one for all."""
+    if torch.broadcast_shapes(acceptance.shape, step_size.shape) != step_size.shape:
+        raise ValueError(
+            f"acceptance must have the shape of the step size, {tuple(step_size.shape)}, got "
+            f"{tuple(acceptance.shape)}; take the mean over the chains that share a step size"
+        )
 
 
 def _check_rates(acceptance: Any, wanted: Any) -> None:

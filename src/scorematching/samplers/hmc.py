@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count
+from scorematching._checks import check_count, check_shape
 from scorematching._random import normal, uniform
 from scorematching._shapes import event_axes, inner
 from scorematching.samplers.adaptation import adapt_step_size
@@ -143,6 +143,9 @@ def move(
         >>> move(start(normal, torch.ones(1, 1)), normal, noise, 0.1, 3)[0].x.item()
         1.0
     """
+    advice = "take them from draw(x)"
+    check_shape(noise.momentum, state.x.shape, "momenta must have the shape of x, {}", advice)
+    check_shape(noise.uniform, state.x.shape[:1], "uniform numbers must have shape {}", advice)
     proposal, momentum = leapfrog(target, state, noise.momentum, step_size, num_leapfrog)
     axes = event_axes(state.x)
     kinetic = 0.5 * (inner(momentum, momentum, axes) - inner(noise.momentum, noise.momentum, axes))

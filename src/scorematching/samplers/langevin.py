@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_batch, check_type, check_vector
+from scorematching._checks import check_batch, check_shape, check_type, check_vector
 from scorematching._random import normal
 from scorematching.derivatives.repeats import check_mode
 from scorematching.samplers.base import check_step_size, step_sizes
@@ -58,6 +58,7 @@ def move(
         >>> x.item()  # 4 - 2 + 1
         3.0
     """
+    check_shape(noise, x.shape, "noise must have the shape of x, {}", "take it from draw(x)")
     s = score(x.clone())  # a score may change its points in place
     check_vector(s, x)
     # Detached, because a graph through all steps would fill the memory.

@@ -82,7 +82,8 @@ def control_variate(
 
     Raises:
         TypeError: score has no score.
-        ValueError: f has another shape or is not finite, or points are too few or repeat others.
+        ValueError: f has another shape or is not finite, or points are too few or repeat others,
+            those of other folds.
 
     Reference: Oates, Girolami and Chopin (2017), *Control functionals for Monte Carlo integration*.
 
@@ -120,7 +121,7 @@ def _left_out(u: Tensor, values: Tensor) -> Tensor:
 
 def _residuals(u: Tensor, values: Tensor, folds: int) -> Tensor:
     """``f(x_i) - sum_j a_j u(x_j, x_i)`` with a from the other folds, ``(N,)``."""
-    fold = torch.arange(len(u), device=u.device) * folds // len(u)
+    fold = _fold_of(u, folds)
     residuals = torch.empty_like(values)
     for k in range(folds):
         out, rest = fold == k, fold != k
@@ -158,6 +159,27 @@ def _check_folds(folds: int | None, x: Tensor) -> None:
             f"folds must lie between 2 and half the number of points, got {folds} for {count} "
             "points; None leaves out every point by itself"
         )
+    shared = _in_several_folds(x.detach().flatten(1), folds)
+    if shared > REPEATED * count:
+        raise ValueError(
+            f"x must repeat points within a fold only, got {shared} that are in several folds: "
+            "left out with one of them they would be known; keep a chain in its order, or drop "
+            "repeats"
+        )
+
+
+def _in_several_folds(rows: Tensor, folds: int) -> int:
+    """How many more folds than points there are in which points lie; runs lie where they begin."""
+    group = rows.unique(dim=0, return_inverse=True)[1]
+    begins = torch.ones_like(group, dtype=torch.bool)
+    begins[1:] = group[1:] != group[:-1]
+    places = torch.stack([group, _fold_of(group, folds)])[:, begins].unique(dim=1)
+    return places.shape[1] - int(group.max()) - 1
+
+
+def _fold_of(rows: Tensor, folds: int) -> Tensor:
+    """The number of the fold of each row, ``(N,)``: consecutive rows."""
+    return torch.arange(len(rows), device=rows.device) * folds // len(rows)
 
 
 def _values(f: Any, x: Tensor) -> Tensor:
