@@ -377,3 +377,9 @@ def test_functions_that_change_their_points_move_no_chains() -> None:
     assert torch.equal(value, torch.full((3,), 10.0).double())
     assert torch.equal(force, torch.full_like(x, 5.0))
     assert not x.any()
+
+    def by_hand(x: Tensor) -> tuple[Tensor, Tensor]:
+        return -0.5 * (x - 5.0).square().sum(-1), shifted_in_place(x)
+
+    state, _ = hmc.leapfrog(by_hand, start(by_hand, x), torch.zeros_like(x), 1.0, 1)
+    assert torch.equal(state.x, torch.full_like(x, 2.5)) and not x.any()

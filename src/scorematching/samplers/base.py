@@ -77,7 +77,7 @@ def ask(target: Target, x: Tensor) -> tuple[Tensor, Tensor]:
 
     The log-densities of two chains, unpacked, would pass as a log-density and a score.
     """
-    found = target(x)
+    found = target(x.clone())  # it may change its points in place
     if isinstance(found, tuple | list) and len(found) == 2:
         shapes = [tuple(part.shape) if isinstance(part, Tensor) else None for part in found]
         if shapes == [x.shape[:1], x.shape]:
