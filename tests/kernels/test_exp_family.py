@@ -87,6 +87,16 @@ def test_nystrom_is_the_minimum_over_its_span():
                 assert penalised(a, moved) > least
 
 
+@pytest.mark.parametrize(
+    "bad", ["finite, got NaN or infinity in 2", "at least one point, got none"]
+)
+def test_inducing_points_are_checked(bad):
+    """They ended in an error of LAPACK."""
+    z = torch.full((2, 1), torch.nan) if "NaN" in bad else torch.ones(0, 1)
+    with pytest.raises(ValueError, match=f"inducing must .*{bad}"):
+        fit_kernel_exp_family(torch.arange(6.0)[:, None], inducing=z)
+
+
 def test_more_inducing_points_come_closer():
     x, q = points(60, 2), points(50, 2, seed=1)
     full = fit_kernel_exp_family(x).score(q)

@@ -275,3 +275,17 @@ def test_mixed_precision_leaves_estimates_in_single_precision(fit, half):
         assert torch.equal(mixed.score(q), fitted.score(q))
         low = fit(x.to(half)).score(q.to(half))
     assert torch.equal(low, fit(x.to(half).float()).score(q.to(half).float()))
+
+
+def test_stein_without_a_ridge_has_no_score_at_its_samples():
+    """It was minus infinity, a quotient of rounding errors."""
+    x = torch.arange(6.0).double()[:, None]
+    fitted = fit_stein(x, bandwidth=1.0, eta=0.0)
+    assert fitted.at_samples().isfinite().all() and fitted.score(x + 0.5).isfinite().all()
+    with pytest.raises(ValueError, match=r"eta must be larger .* got 0.0 and 6 of them"):
+        fitted.score(x)
+
+
+def test_chunks_may_be_counted_by_numpy():
+    fitted, x = fit_stein(torch.arange(6.0)[:, None]), torch.ones(5, 1)
+    assert torch.equal(fitted.score(x, chunk_size=np.int64(2)), fitted.score(x, chunk_size=2))

@@ -89,13 +89,18 @@ def checked_samples(samples: Any) -> Tensor:
             f"samples must have shape (*B, M, D) with M >= 2, got {tuple(samples.shape)}; a score "
             "is estimated from several samples, the more the better, as is a bandwidth"
         )
+    require_finite(samples, "samples")
+    return at_least_single(samples)
+
+
+def require_finite(samples: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, where values can be read."""
     if can_read_values(samples) and not bool(samples.isfinite().all()):
         bad = int((~samples.isfinite()).any(-1).sum())
         raise ValueError(
-            f"samples must be finite, got NaN or infinity in {bad} points; drop them, or find out "
+            f"{name} must be finite, got NaN or infinity in {bad} points; drop them, or find out "
             "what diverged"
         )
-    return at_least_single(samples)
 
 
 def check_queries(x: Any, samples: Tensor, name: str) -> None:

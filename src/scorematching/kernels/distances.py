@@ -93,7 +93,7 @@ def in_chunks(
     check_count(chunk_size, "chunk_size", "None limits the memory")
     if x.shape[axis] <= chunk_size:
         return function(x)
-    return torch.cat([function(part) for part in x.split(chunk_size, dim=axis)], dim=axis)
+    return torch.cat([function(part) for part in x.split(int(chunk_size), dim=axis)], dim=axis)
 
 
 def check_set(x: Any, name: str) -> None:

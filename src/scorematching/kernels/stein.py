@@ -68,7 +68,9 @@ class SteinScore(KernelScore):
         u = self.kernel(x, y) @ self.root.mT
         w = u @ self.root
         total = self.kernel.grad_sum(x, y, 1 + w) + w @ self.gradient_sums
-        return total / (1 + self.eta - u.square().sum(-1, keepdim=True))
+        rest = 1 + self.eta - u.square().sum(-1, keepdim=True)
+        _require_rest(rest, self.eta)
+        return total / rest
 
 
 def fit_stein(
@@ -116,6 +118,19 @@ def fit_stein(
         sums = in_chunks(lambda x: k.grad_sum(x, wide), wide, num, budget=budget)
         root = _inverse_root(in_chunks(lambda x: k(x, wide), wide, num, budget=budget), eta)
         return SteinScore(samples, k, eta, root, -sums)
+
+
+def _require_rest(rest: Tensor, eta: float) -> None:
+    """Refuse points at which the ridge does not keep a quotient of rounding errors apart."""
+    rounding = 100 * torch.finfo(rest.dtype).eps
+    if eta > rounding or not can_read_values(rest):  # the usual case
+        return
+    lost = rest <= rounding
+    if bool(lost.any()):
+        raise ValueError(
+            f"eta must be larger for scores at points that the samples determine, got {eta!r} and "
+            f"{int(lost.sum())} of them; take at_samples() at the samples, or eta=1e-3"
+        )
 
 
 def _inverse_root(matrix: Tensor, eta: float) -> Tensor:

@@ -1,12 +1,19 @@
 """Kernel exponential families by linear equations: in full, or on inducing points."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from scorematching._checks import check_positive
 from scorematching._memory import Chunks, limited, sum_of_chunks
 from scorematching._precision import at_least_single, without_autocast
-from scorematching.kernels.base import add_ridge, check_queries, checked_samples
+from scorematching.kernels.base import (
+    add_ridge,
+    check_queries,
+    checked_samples,
+    require_finite,
+)
 from scorematching.kernels.distances import in_chunks, widened
 from scorematching.kernels.exp_family import Drift, KernelExpFamily, per_set, prepare
 from scorematching.kernels.memory import check_memory
@@ -67,11 +74,18 @@ def fit_kernel_exp_family(
         if inducing is None:
             check_memory(x, 2 * x.shape[-1] ** 2, advice, budget)
             return KernelExpFamily(samples, k, xi.base, 1 / strength, x, _tikhonov(xi, strength))
-        check_queries(at_least_single(inducing), samples, "inducing")
+        _check_inducing(inducing, samples)
         z = widened(inducing)
         check_memory(z, 6 * x.shape[-1] ** 2, advice, budget)
         a, c = _nystrom(xi, z, strength)
         return KernelExpFamily(samples, k, xi.base, a, z, c)
+
+
+def _check_inducing(inducing: Any, samples: Tensor) -> None:
+    check_queries(at_least_single(inducing), samples, "inducing")
+    require_finite(inducing, "inducing")
+    if inducing.shape[-2] == 0:
+        raise ValueError("inducing must hold at least one point, got none; None takes all")
 
 
 def _tikhonov(xi: Drift, lam: Tensor) -> Tensor:

@@ -82,8 +82,7 @@ def control_variate(
 
     Raises:
         TypeError: score has no score.
-        ValueError: f has another shape or is not finite, or points are too few or repeat others,
-            those of other folds.
+        ValueError: f has another shape or is not finite, or points are too few or repeat others.
 
     Reference: Oates, Girolami and Chopin (2017), *Control functionals for Monte Carlo integration*.
 
