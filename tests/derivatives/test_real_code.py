@@ -258,6 +258,53 @@ def test_everyday_code_is_traced_and_its_kinks_are_found(how: str) -> None:
         VR(everyday(mlp(nn.ReLU, dim=6))[how], x)
 
 
+def logistic(z: Tensor, target: float, weight: Any = None, positive: Any = None) -> Tensor:
+    """Logits that are the points times weights, as in a logistic regression without a constant."""
+    y = torch.full_like(z, target)
+    return -F.binary_cross_entropy_with_logits(
+        z, y, weight=weight, reduction="none", pos_weight=positive
+    ).sum(-1)
+
+
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+RIGHT_AT_ZEROS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "several exponents": (
+        lambda x, w: (x[..., None] ** torch.arange(4) @ w).sum(1),
+        lambda x, w: (w[0] + w[1] * x + w[2] * x**2 + w[3] * x**3).sum(1),
+    ),
+    "an exponent for each column": (
+        lambda x, w: x.pow(WEIGHTS - 1) @ w[:3],
+        lambda x, w: w[0] + w[1] * x[:, 1] + w[2] * x[:, 2].square(),
+    ),
+    "cross entropy of logits": (
+        lambda x, w: logistic(x * w[0], 1.0),
+        lambda x, w: F.logsigmoid(x * w[0]).sum(1),
+    ),
+    "weighted cross entropy": (
+        lambda x, w: logistic(x * w[0], 0.25, WEIGHTS, WEIGHTS + 1),
+        lambda x, w: (
+            (0.25 * (WEIGHTS + 1) * F.logsigmoid(x * w[0]) + 0.75 * F.logsigmoid(-x * w[0]))
+            @ WEIGHTS
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("objective", [VR, sm.ScoreMatching()], ids=["VR", "SM"])
+@pytest.mark.parametrize("how", RIGHT_AT_ZEROS)
+def test_operations_that_are_right_at_zeros(how: str, objective: sm.Objective) -> None:
+    x = points(12, 3)
+    x[3:, 0], x[8:], w = 0.0, 0.0, nn.Parameter(points(4))
+    module = nn.Module()
+    module.w = w
+    model, truth = (
+        lambda x, f=f: f(x, w) - 0.5 * x.square().sum(1)  # a density, whatever the weights
+        for f in RIGHT_AT_ZEROS[how]
+    )
+    assert_same_as(model, truth, module, x, objective)
+
+
 class Attention(nn.Module):
     """Attention with a key of zeros beside those of the sequence."""
 

@@ -378,6 +378,34 @@ def test_zeros_are_ordinary_points_of_other_functions(how: str, dtype: torch.dty
     SM(lambda x: ORDINARY[how](x).sum(1), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("how", BY_CONVENTION)
+def test_zeros_may_be_anywhere_in_a_batch(how: str, dtype: torch.dtype) -> None:
+    """The points at which answers are compared with another route are the first four."""
+    ordinary = normal(500, 3, generator=torch.Generator().manual_seed(1))
+    x = torch.cat([ordinary, SPARSE_POINTS]).to(dtype)
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        VR(lambda x: BY_CONVENTION[how](x).sum(1), x)
+    VR(lambda x: ORDINARY["log cosh"](x).sum(1), x)
+
+
+def test_centres_may_be_anywhere_in_a_batch() -> None:
+    """Torch takes 0 as the slope of a distance at zero, so that its square has no curvature."""
+    x = normal(60, 3, generator=torch.Generator().manual_seed(1))
+    centres = x[30:50]
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        VR(lambda x: -torch.cdist(x, centres).square().sum(1), x)
+    VR(lambda x: -(x[:, None] - centres).square().sum((1, 2)), x)
+
+
+@pytest.mark.parametrize("objective", [VR, SM])
+def test_derivatives_that_are_nan_beside_ordinary_points(objective: sm.Objective) -> None:
+    """The second derivative of sinc at zero is NaN in torch."""
+    x = torch.cat([X, SPARSE_POINTS])
+    with pytest.raises(WrongDerivativeError, match="or where it is NaN"):
+        objective(lambda x: torch.sinc(x).sum(1) - x.square().sum(1), x)
+
+
 def test_features_of_different_numbers() -> None:
     """They share findings, because one piece of code computes them."""
     features = Net(5)

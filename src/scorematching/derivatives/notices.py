@@ -54,8 +54,9 @@ def exceptional_points(kind: str) -> WrongDerivativeError:
         f"the derivatives of this {kind} must be at the points as they are right beside them, got "
         "others: points lie where torch defines a derivative by convention (that of abs, sign, "
         "max, clamp or a comparison, at a coordinate of zero or at ties), which is wrong for this "
-        "smooth function; write it without that operation (square, softplus, logsumexp; "
-        "z + softplus(-2 z) - log(2) is log(cosh(z))), or add a little noise to the points"
+        "smooth function, or where it is NaN (that of sinc or a division at zero); write it "
+        "without that operation (square, softplus, logsumexp; z + softplus(-2 z) - log(2) is "
+        "log(cosh(z))), or add a little noise to the points"
     )
 
 

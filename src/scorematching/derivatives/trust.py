@@ -234,6 +234,11 @@ def _verify(
 
     traced = by(question.probe or question.traced)
     reverse = by(question.probe_reverse or question.reverse)
+
+    def either(x: Tensor, v: Tensor) -> Pair:
+        """As the answer itself, which takes double backward where points cannot be traced."""
+        return _try(traced, x, v) or reverse(x, v)
+
     if _route(model, question, findings) == "traced":
         try:
             found = _detached(traced(points, v))
@@ -243,7 +248,7 @@ def _verify(
         else:
             require_finite(model, found[0], points)
             if _agrees(model, traced, found, _try(reverse, points, v), points, v, trained):
-                return _require_ordinary(model, traced, found, points, v)
+                return _require_ordinary(model, either, found, points, v, x)
             names = _suspects(model.findings) or "one of its operations"
             _take_double_backward(findings, question, f"is traced to a wrong answer by {names}")
     found = _detached(reverse(points, v))
@@ -258,7 +263,7 @@ def _verify(
             "nn.utils.parametrizations.spectral_norm), or FiniteDifferenceSSM, which needs no "
             "second derivative"
         )
-    _require_ordinary(model, reverse, found, points, v)
+    _require_ordinary(model, reverse, found, points, v, x)
 
 
 def require_traced(model: Model, question: Question, x: Tensor) -> None:
@@ -284,10 +289,27 @@ def require_traced(model: Model, question: Question, x: Tensor) -> None:
 
 
 def _require_ordinary(
-    model: Model, ask: Callable[[Tensor, Tensor], Pair], found: Pair, x: Tensor, v: Tensor
+    model: Model,
+    ask: Callable[[Tensor, Tensor], Pair],
+    found: Pair,
+    x: Tensor,
+    v: Tensor,
+    batch: Tensor,
 ) -> None:
-    """Refuse derivatives that are others at the points than right beside them."""
-    if model.check_smoothness and verification.is_exceptional(ask, found, x, v):
+    """Refuse derivatives that are others at the points than right beside them.
+
+    ``found`` is the answer at a few points x of the batch. Those at which torch defines a
+    derivative by convention may be elsewhere in it.
+    """
+    if not model.check_smoothness:
+        return
+    exceptional = verification.is_exceptional(ask, found, x, v)
+    if not exceptional and len(x) < len(batch):
+        x = verification.special_rows(batch.detach())
+        v = verification.fixed_signs(x, seed=1)[None]
+        answer = _try(ask, x, v)
+        exceptional = bool(answer) and verification.is_exceptional(ask, answer, x, v)
+    if exceptional:
         raise exceptional_points(model.kind)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import check_initialised
+from scorematching._rows import some_rows
 from scorematching._shapes import event_axes, inner
 from scorematching.derivatives.memory import owner_of
 from scorematching.derivatives.smoothness.probe import Probe
@@ -32,6 +33,9 @@ NO_SLACK: Slack = (0.0, 0.0)
 
 NUM_POINTS = 4
 """Points at which answers are compared, where the model takes a batch of that size."""
+
+NUM_SPECIAL = 256
+"""Points at which derivatives by convention are looked for, as many as measure smoothness."""
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}
 """Largest difference between right answers, relative to their size, by precision."""
@@ -167,10 +171,33 @@ def _spreads(x: Tensor) -> Tensor:
 
 
 def _stands_out(value: Tensor, others: Tensor, tolerance: float) -> bool:
-    """Whether a value differs from the mean of others by more than these do from each other."""
+    """Whether a value differs from the mean of others by more than these do from each other.
+
+    So does one that is NaN or infinite where the others are finite. Entries whose others are not
+    all finite, such as those of points on the boundary of a support, say nothing.
+    """
+    tells = others.isfinite().all(0)
+    if not bool(value[tells].isfinite().all()):
+        return True
+    value, others = value[tells], others[:, tells]
+    if not len(value):
+        return False
     mean, apart = others.mean(0), others.amax(0) - others.amin(0)
     excess = (value - mean).abs().max() - 2 * apart.max()
     return bool(excess > tolerance * mean.abs().max())
+
+
+def special_rows(x: Tensor) -> Tensor:
+    """The points at which derivatives by convention are looked for, at most `NUM_SPECIAL`.
+
+    Half of them have the most coordinates of zero, the others come from the whole batch: the first
+    points of a batch may be ordinary, and others zeros of sparse data or centres of the model.
+    """
+    if len(x) <= NUM_SPECIAL:
+        return x
+    half = NUM_SPECIAL // 2
+    zeros = (x == 0).flatten(1).sum(1).topk(half).indices
+    return torch.cat([x[zeros], some_rows(x, half)])
 
 
 def agrees_between_kinks(

@@ -184,6 +184,27 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     return torch.log(torch.cumsum(torch.exp(input - top), dim)) + top
 
 
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *others: Any,
+    reduction: Any = "mean",
+    pos_weight: Tensor | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """The function of `torch.nn.functional`, from `softplus`.
+
+    Torch's decomposition has the modulus of logits, which bends at zero.
+    """
+    if others or not isinstance(reduction, str) or any(v is not None for v in kwargs.values()):
+        raise NoRule  # torch.binary_cross_entropy_with_logits has another signature
+    positive = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
+    loss = (1 - target) * input + positive * F.softplus(-input)
+    loss = loss if weight is None else loss * weight
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -232,6 +253,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("normalize", normalize),
     ("cosine_similarity", cosine_similarity),
     ("pairwise_distance", pairwise_distance),
+    ("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits),
     ("logcumsumexp", logcumsumexp),
     ("embedding_bag", embedding_bag),
     ("scaled_dot_product_attention", scaled_dot_product_attention),

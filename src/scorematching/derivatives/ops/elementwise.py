@@ -155,12 +155,14 @@ def _power(z: Tensor, y: Tensor, exponent: Any) -> Any:
     k = exponent
     if not isinstance(k, Tensor) and k in (0, 1, 2):  # no negative powers of a z that may be zero
         return (0.0, None) if k == 0 else (1.0, None) if k == 1 else (2 * z, torch.full_like(z, 2))
-    return k * z ** (k - 1), k * (k - 1) * z ** (k - 2)
+    c, less = k * (k - 1), k - 2
+    if isinstance(k, Tensor) and not k.requires_grad:  # nor where one of several exponents is 1
+        less = torch.where(k == 1, 0, less)
+    return k * z ** (k - 1), c * z**less
 
 
 POWER = Operation("pow", "elementwise", apply, facts=Elementwise(_power, holomorphic=True))
 """Powers with a constant exponent; `products.power` decides which powers these are."""
-
 
 _ERF = 2 / math.sqrt(math.pi)
 

@@ -71,7 +71,12 @@ def power(call: Call, input: Any, exponent: Any) -> Any:
         base: Any = input if isinstance(input, Tensor) else constant_like(input, exponent.p)
         return torch.exp(exponent * torch.log(base))
     operation = replace(elementwise.POWER, writes=call.operation.writes)
-    return elementwise.apply(call._replace(operation=operation), input, exponent)
+    call = call._replace(operation=operation)
+    if not isinstance(exponent, Tensor) or exponent.requires_grad:
+        return elementwise.apply(call, input, exponent)
+    zero = exponent == 0  # torch's own derivatives of z ** 0 are NaN at a z of zero
+    result = elementwise.apply(call, input, torch.where(zero, 1, exponent))
+    return torch.where(zero, torch.ones_like(plain(result)), result)
 
 
 def _swap(rule: Callable[..., Any]) -> Callable[..., Any]:
