@@ -305,6 +305,26 @@ def test_operations_that_are_right_at_zeros(how: str, objective: sm.Objective) -
     assert_same_as(model, truth, module, x, objective)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+def test_running_sums_of_exponentials_far_apart(route: str, dtype: torch.dtype) -> None:
+    """Those below one maximum by 120, or by 1000 in double precision, have a logarithm, too."""
+    x = points(8, 4).to(dtype)
+    apart = (1.0 if dtype == torch.float32 else 10.0) * torch.arange(-60, 61, 40).to(dtype)
+
+    def model(x: Tensor) -> Tensor:
+        return torch.logcumsumexp(x + apart, 1).sum(1)
+
+    def by_hand(x: Tensor) -> Tensor:
+        return sum((torch.logsumexp((x + apart)[:, :k], 1) for k in range(1, 5)), torch.zeros(()))
+
+    found, wanted = (
+        LogDensityField(f, route=route).score_and_divergence(x) for f in (model, by_hand)
+    )
+    for a, b in zip(found, wanted):
+        assert_close(a, b, FLOAT32 if dtype == torch.float32 else ROUTES)
+
+
 class Attention(nn.Module):
     """Attention with a key of zeros beside those of the sequence."""
 

@@ -585,6 +585,19 @@ def test_spectral_norms_advance_as_by_one_evaluation() -> None:
         assert_close(a, b, ROUTES)
 
 
+@pytest.mark.parametrize("route", ["traced", "reverse"])
+def test_running_statistics_of_instances_advance_as_by_one_evaluation(route: str) -> None:
+    """Models in evaluation mode use them."""
+    x = normal(8, 2, 5, generator=torch.Generator().manual_seed(0))
+    used, plain = (nn.InstanceNorm1d(2, track_running_stats=True).double() for _ in range(2))
+    field = LogDensityField(lambda x: -used(x).exp().flatten(1).sum(1), route=route)
+    for _ in range(3):
+        VR(field, x)
+        plain(x)
+    for a, b in zip(used.buffers(), plain.buffers()):
+        assert_close(a, b, ROUTES)
+
+
 def assert_random_state_of_one_evaluation(model: Model) -> None:
     """One use of a model leaves the random state that one call of it leaves."""
     with torch.random.fork_rng():

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from scorematching.derivatives.engine.trace import NoRule
+from scorematching.derivatives.engine.trace import NoRule, plain
 from scorematching.derivatives.ops.registry import find, structural
 
 
@@ -46,14 +46,24 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`torch.nn.functional.instance_norm`, term by term; running statistics are left alone."""
+    """`torch.nn.functional.instance_norm`, term by term."""
     if use_input_stats or running_mean is None or running_var is None:
+        if running_mean is not None and running_var is not None:
+            _follow(input, running_mean, running_var, momentum)
         standard = _standardise(input, tuple(range(2, input.ndim)), eps)
     else:
         column = (-1,) + (1,) * (input.ndim - 2)
         scale = (running_var + eps).rsqrt().reshape(column)
         standard = (input - running_mean.reshape(column)) * scale
     return _per_channel(standard, weight, bias)
+
+
+@torch.no_grad()
+def _follow(input: Tensor, mean: Tensor, variance: Tensor, momentum: float) -> None:
+    """Move running statistics towards those of the points, as `instance_norm` of torch does."""
+    x, axes = plain(input).detach(), tuple(range(2, input.ndim))
+    mean.lerp_(x.mean((0, *axes)).to(mean), momentum)
+    variance.lerp_(x.var(axes).mean(0).to(variance), momentum)
 
 
 def native_layer_norm(
@@ -179,9 +189,18 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """`torch.logcumsumexp`, term by term, from one maximum for the whole axis."""
-    top = torch.amax(input.detach(), dim, keepdim=True)
-    return torch.log(torch.cumsum(torch.exp(input - top), dim)) + top
+    """`torch.logcumsumexp`, in log2(length) sums of two terms.
+
+    With one maximum for the whole axis, terms far below it would be lost.
+    """
+    if input.ndim == 0:
+        raise NoRule
+    y, step = input.movedim(dim, 0), 1
+    while step < y.shape[0]:
+        sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
+        y = torch.cat([y[:step], sums])
+        step *= 2
+    return y.movedim(0, dim)
 
 
 def binary_cross_entropy_with_logits(
