@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from scorematching._checks import (
     can_read_values,
@@ -241,7 +243,7 @@ class LogDensityField(Field):
     @property
     def normalised(self) -> bool:
         """Whether the model integrates to one; True unless it says otherwise."""
-        return bool(getattr(self.model.call, "normalised", True))
+        return is_normalised(self.model.call)
 
     def contrast(self, x: Tensor, u: Tensor) -> Tensor:
         """How much likelier points are than moved ones, ``f(x) - f(x + u)``.
@@ -300,6 +302,26 @@ class VectorField(Field):
     def _differences(s: Tensor, moved: Tensor, v: Tensor, step: float) -> tuple[Tensor, Tensor]:
         ahead, behind = inner(torch.cat([v, v]), moved, event_axes(s)).chunk(2)
         return (ahead + behind) / 2, (ahead - behind) / (2 * step)
+
+
+def is_normalised(call: Any) -> bool:
+    """Whether a log-density integrates to one, as far as it or what it wraps says."""
+    while not hasattr(call, "normalised"):
+        inner = _wrapped(call)
+        if inner is None:
+            return True
+        call = inner
+    return bool(call.normalised)
+
+
+def _wrapped(call: Any) -> Any:
+    """The model that a callable evaluates as it is: of torch's wrappers, a partial, a method."""
+    if isinstance(call, (DataParallel, DistributedDataParallel, AveragedModel)):
+        return call.module
+    if isinstance(call, partial):
+        return call.func
+    evaluates = getattr(call, "__name__", "") in ("forward", "_wrapped_call_impl", "_call_impl")
+    return getattr(call, "__self__", None) if evaluates else None
 
 
 def as_field(model: Any) -> Field:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,24 @@ def test_classes_of_pixels_are_refused() -> None:
             sm.models.VAE(nn.Linear(4, 4), decoder, wrong, 2)
         with pytest.raises(TypeError, match=r"observation must be .*; pass BernoulliPixels\(\)"):
             sm.evaluation.decoder_log_likelihood(decoder, torch.ones(3, 4), 2, wrong)
+
+
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda model: model,
+    "DataParallel": nn.DataParallel,
+    "AveragedModel": torch.optim.swa_utils.AveragedModel,
+    "both": lambda model: nn.DataParallel(torch.optim.swa_utils.AveragedModel(model)),
+    "partial": partial,
+    "forward": lambda model: model.forward,
+    "call": lambda model: model.__call__,
+}
+
+
+@pytest.mark.parametrize("how", WRAPPED)
+@pytest.mark.parametrize("name", ["MLPDensity", "GeneralisedGaussian"])
+def test_likelihoods_of_unnormalised_models_are_refused(name: str, how: str) -> None:
+    """Their losses fall without end, since the constant is left out."""
+    loss, x = sm.MaximumLikelihood(), torch.zeros(3, 4)
+    with pytest.raises(ValueError, match="MaximumLikelihood needs a normalised model"):
+        loss(WRAPPED[how](MODELS[name]()), x)
+    assert loss(WRAPPED[how](MODELS["NICE"]()), x).isfinite().all()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scorematching._checks import can_read_values
-from scorematching.derivatives import smoothness, speed, verification
+from scorematching.derivatives import exceptional, smoothness, speed, verification
 from scorematching.derivatives.evaluations import (
     few_points,
     refuse_nan,
@@ -303,13 +303,13 @@ def _require_ordinary(
     """
     if not model.check_smoothness:
         return
-    exceptional = verification.is_exceptional(ask, found, x, v)
-    if not exceptional and len(x) < len(batch):
-        x = verification.special_rows(batch.detach())
+    differs = exceptional.is_exceptional(ask, found, x, v)
+    if not differs and len(x) < len(batch):
+        x = exceptional.special_rows(batch.detach())
         v = verification.fixed_signs(x, seed=1)[None]
         answer = _try(ask, x, v)
-        exceptional = bool(answer) and verification.is_exceptional(ask, answer, x, v)
-    if exceptional:
+        differs = bool(answer) and exceptional.is_exceptional(ask, answer, x, v)
+    if differs:
         raise exceptional_points(model.kind)
 
 

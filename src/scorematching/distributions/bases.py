@@ -19,6 +19,8 @@ class GaussianBase(nn.Module):
         -0.5
     """
 
+    normalised = False
+
     def __init__(self, scale: float = 2.0) -> None:
         super().__init__()
         check_positive(scale, "scale", "2.0 suits whitened data")
@@ -48,6 +50,8 @@ class GeneralisedGaussian(nn.Module):
         >>> torch.allclose(q0(x) - q0(0 * x), GaussianBase(scale=2.0)(x))
         True
     """
+
+    normalised = False
 
     def __init__(self, dim: int, scale: float = 2.0) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scorematching._checks import check_initialised
-from scorematching.fields import Field, LogDensityField, VectorField
+from scorematching.fields import Field, LogDensityField, VectorField, is_normalised
 
 Theta = dict[str, Tensor]
 """Parameters by name."""
@@ -115,8 +115,9 @@ def _of_module(module: nn.Module, start: Any, vector: bool) -> Parametric:
     entries: Mapping[str, Sequence[str]] = getattr(module, "entry_names", dict)()
     call = partial(_call_module, own)
     found = _assemble(call, values, entries, type(module).__name__, vector)
-    normalised = bool(getattr(own, "normalised", True))
-    return replace(found, too_steep=getattr(own, "too_steep", none_of), normalised=normalised)
+    return replace(
+        found, too_steep=getattr(own, "too_steep", none_of), normalised=is_normalised(own)
+    )
 
 
 def _call_function(function: Callable[..., Tensor], theta: Theta, x: Tensor) -> Tensor:
