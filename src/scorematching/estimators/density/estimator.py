@@ -24,7 +24,7 @@ from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.copies import are_copies
 from scorematching.estimators.density.gaps import Gaps
 from scorematching.estimators.density.learning import learn_density
-from scorematching.estimators.density.losses import held_out_losses
+from scorematching.estimators.density.losses import held_out_losses, is_smooth
 from scorematching.estimators.density.normaliser import Normaliser, bracket
 from scorematching.estimators.density.refusals import (
     refuse_categories,
@@ -41,7 +41,7 @@ from scorematching.estimators.density.table import Table, inspect
 from scorematching.estimators.density.threads import threads_for
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.estimators.inputs import as_table
-from scorematching.fields import Field, VectorField
+from scorematching.fields import Field, LogDensityField
 from scorematching.objectives import Objective
 
 _BATCH_SIZE, _MAX_THRESHOLD_ROWS, _BRACKET_CHAINS = 4096, 10_000, 200
@@ -355,7 +355,9 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return r
 
     def _field(self) -> Field:
-        return VectorField(lambda x: self.density_.score(self.scaling_(x)) / self.scaling_.std)
+        return LogDensityField(  # the scores of some parts are computed without a graph
+            lambda x: self.density_(self.scaling_(x)), check_smoothness=not is_smooth(self.density_)
+        )
 
     def _normaliser(self) -> Normaliser:
         check_is_fitted(self)

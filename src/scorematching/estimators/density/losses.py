@@ -33,8 +33,7 @@ def held_out_losses(
         >>> held_out_losses(Gaussian([0.0], [[1.0]]), torch.tensor([[3.0]])).item()
         3.5
     """
-    if not has_part(density, (Flow, Given)):
-        # Narrow kernels and components would be taken for kinks.
+    if is_smooth(density):
         field = LogDensityField(density, check_smoothness=False)
         return score_matching_losses(field, z, max_memory=max_memory)
     losses = partial(_by_differences, density, scale * _STEP)
@@ -47,6 +46,15 @@ def _by_differences(density: Distribution, size: float, z: Tensor) -> Tensor:
         rise = density.score(z + step)[:, j] - density.score(z - step)[:, j]
         divergence += rise / (2 * size)
     return divergence + 0.5 * density.score(z).square().sum(1)
+
+
+def is_smooth(density: object) -> bool:
+    """Whether a density is known to be smooth: one without flows and given parts.
+
+    Its smoothness must not be measured, since narrow kernels and components would be taken for
+    kinks, or for values that are cut from the graph.
+    """
+    return not has_part(density, (Flow, Given))
 
 
 def has_part(density: object, kinds: tuple[type, ...]) -> bool:

@@ -37,7 +37,13 @@ class Transformed(Distribution):
         return self.inner._log_density(self.transform(x)) + self.transform.log_abs_det(x)
 
     def _score(self, x: Tensor) -> Tensor:
-        return score_by_autograd(self._log_density, x)
+        with torch.no_grad():
+            inner = self.inner._score(self.transform(x))  # which need not come from a graph
+
+        def changes_alike(x: Tensor) -> Tensor:
+            return (inner * self.transform(x)).sum(-1) + self.transform.log_abs_det(x)
+
+        return score_by_autograd(changes_alike, x)
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         return self.transform.inverse(self.inner.sample(n, generator))
