@@ -159,6 +159,14 @@ def test_other_events_than_those_of_the_fit_are_refused(fit: object, columns: in
         Standardise.fit(table()[:, :1])(table())
 
 
+def test_arrays_are_named() -> None:
+    """The message asked for another shape, which an array of the right one has."""
+    fitted = Standardise.fit(table())
+    for method, name in ((fitted, "x"), (fitted.log_abs_det, "x"), (fitted.inverse, "z")):
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got ndarray; convert"):
+            method(table().numpy())  # type: ignore[arg-type]
+
+
 def test_noise_for_other_columns_than_those_of_the_fit_is_refused() -> None:
     for columns in (1, 3):
         with pytest.raises(ValueError, match=r"x must have shape \(None, 4\), like the points"):

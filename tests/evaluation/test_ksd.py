@@ -331,7 +331,12 @@ def test_unfitted_models_are_not_refused():
             ValueError,
             r"sample must return points of the shape of x, \(20, 2\), got \(3, 2\)",
         ),
-        (lambda x: Fitted.estimator(3), TypeError, "fit must be a function, as in Density"),
+        (lambda x: Fitted.estimator(3), TypeError, "must have a method fit, as .* got int"),
+        (
+            lambda x: Fitted.estimator(sm.inference.GraphicalModel()),
+            TypeError,
+            r"estimator must have a method sample, .* got GraphicalModel; write the two functions",
+        ),
         (
             lambda x: kernel_stein_discrepancy(MODEL, x, statistic="w"),
             ValueError,

@@ -281,6 +281,7 @@ def test_how_many_projections(generator: torch.Generator) -> None:
     orthogonal = sm.SlicedScoreMatchingVR(projection=sm.Gaussian(orthogonal=True))
     result = fit(isotropic, x[:1000], orthogonal, start={"precision": 1.0}, generator=generator)
     assert result.how_many_projections().inflation[0][0] == pytest.approx(2.0, rel=0.3)
+    assert "\n1 direction per point adds at most" in str(result.how_many_projections(share=9.0))
     with pytest.raises(TypeError, match="sliced objective"):
         fit(isotropic, x, start={"precision": 1.0}).how_many_projections()
 

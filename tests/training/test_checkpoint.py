@@ -242,6 +242,10 @@ def test_weights_are_averaged_where_there_is_an_average(tmp_path: Path) -> None:
     model, loaded = density(), density(seed=7)
     train(model, sm.ScoreMatching(), points(), config, generator=seeded(0), folder=tmp_path)
     assert load_weights(loaded, tmp_path, "last") == 5
+    with pytest.raises(TypeError, match=r"module must be an nn\.Module, got .*Path; it comes"):
+        load_weights(tmp_path, loaded)
+    with pytest.raises(TypeError, match=r"folder must be a path, got MLPDensity"):
+        load_weights(loaded, loaded)
     assert torch.equal(parameters(loaded), parameters(model))
     with pytest.raises(ValueError, match='try which="last"'):
         load_weights(loaded, tmp_path)

@@ -14,6 +14,7 @@ from scorematching._checks import (
     check_points,
     check_positive,
     check_shape,
+    check_type,
     is_number,
     torch_numbers,
 )
@@ -171,11 +172,11 @@ def check_event(x: Any, fitted: Tensor, name: str = "x", batch_axes: int = 0) ->
 
     Of several axes some may have length one, such as those of a mean for each channel.
     """
+    check_type(x, Tensor, f"{name} must be a torch.Tensor", "convert it with torch.as_tensor")
     event = [None if n == 1 and fitted.ndim > 1 else n for n in fitted.shape]
-    front = x.ndim - fitted.ndim if isinstance(x, Tensor) else 1
     wanted = f"{name} must have shape {{}}, like the points of the fit"
     advice = "give all coordinates, in the same order"
-    check_shape(x, [*[None] * max(batch_axes, front), *event], wanted, advice)
+    check_shape(x, [*[None] * max(batch_axes, x.ndim - fitted.ndim), *event], wanted, advice)
 
 
 def check_table(x: Tensor) -> None:

@@ -53,8 +53,9 @@ class HowMany:
         table = text_table(["M", *self.names], rows)
         enough = f"More than {self.counts[-1]}" if self.suggested is None else str(self.suggested)
         verb = "are needed to add" if self.suggested is None else "add"
+        subject = "direction per point adds" if enough == "1" else f"directions per point {verb}"
         return (
-            f"{table}\n{enough} directions per point {verb} at most {100 * self.share:g}% to the "
+            f"{table}\n{enough} {subject} at most {100 * self.share:g}% to the "
             "variance of any parameter."
         )
 

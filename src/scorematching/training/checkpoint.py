@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_choice
+from scorematching._checks import check_choice, check_type
 from scorematching._files import write_atomically, writing
 from scorematching.errors import CheckpointError
 from scorematching.training.checkpoint_files import (
@@ -190,6 +190,8 @@ def load_weights(module: nn.Module, folder: str | Path, which: str = "best") -> 
         >>> load_weights(model, "runs/wine", which="last")  # doctest: +SKIP
         1000
     """
+    check_type(module, nn.Module, "module must be an nn.Module", "it comes before the folder")
+    check_type(folder, str | Path, "folder must be a path", "it comes after the module")
     check_choice(which, "which", ("best", "last", "previous"), '"last" suits runs of any kind')
     path = Path(folder) / (PREVIOUS if which == "previous" else INDEX)
     if not path.exists():

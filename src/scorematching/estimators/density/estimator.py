@@ -90,7 +90,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         num_importance: samples for log Z of a tilted base.
         dequantise: True asks for uniform noise over the gaps of rounded and discrete columns;
             False adds it where values of different rows are tied, and warns.
-        contamination: share of the training rows that `predict` calls unusual.
+        contamination: share of the training rows that `predict` calls unusual; of other rows it is
+            more, since a density is higher at the rows it was fitted to.
         device: where tensors live, "cpu" or "cuda".
         random_state: seed, `numpy.random.RandomState` or `numpy.random.Generator`, for `fit`.
         verbose: above zero, reports progress; a function receives the lines.

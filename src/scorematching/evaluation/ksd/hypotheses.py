@@ -102,7 +102,11 @@ class Fitted:
             >>> family = Fitted.estimator(DensityEstimator())
         """
         for name in ("fit", "sample", "grad_log_density"):
-            _check_function(getattr(estimator, name, None), name, "as in DensityEstimator")
+            if not callable(getattr(estimator, name, None)):
+                raise TypeError(
+                    f"estimator must have a method {name}, as DensityEstimator has, got "
+                    f"{type(estimator).__name__}; write the two functions of Fitted(fit, sample)"
+                )
 
         def fit(x: Tensor) -> Any:
             from sklearn.base import clone
