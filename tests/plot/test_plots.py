@@ -328,6 +328,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         (lambda: sm.plot.score_field(normal, ONE, reach=-1.0), "reach"),
         (lambda: sm.plot.training([]), "records"),
         (lambda: sm.plot.training(3), "TrainResult"),
+        (lambda: sm.plot.training([TrainResult(RECORDS, 70)] * 2), "a list with TrainResult; draw"),
+        (lambda: sm.plot.training(["runs/a", "runs/b"]), "a list with str; draw runs one by one"),
         (lambda: sm.plot.training("no/such/run"), "no/such/run"),
         (lambda: sm.plot.pairs(ONE, np.zeros((3, 3))), "2 columns"),
         (lambda: sm.plot.pairs(ONE, columns=[7]), "0 to 1"),

@@ -98,11 +98,15 @@ def _records(run: Any) -> list[Any]:
         run = read_log(path)
     run = getattr(run, "result_", run)  # of estimators
     run = getattr(run, "history", getattr(run, "history_", run))
+    wanted = "run must be a TrainResult, a fitted estimator, a list of records or a path, got "
     if not isinstance(run, Sequence):
-        raise TypeError(
-            "run must be a TrainResult, a fitted estimator, a list of records or a path, got "
-            f"{type(run).__name__}"
-        )
+        raise TypeError(f"{wanted}{type(run).__name__}")
+    others = {
+        type(r).__name__ for r in run if not isinstance(r, Mapping) and not hasattr(r, "step")
+    }
+    if others:
+        advice = "draw runs one by one, on the same axes with ax="
+        raise TypeError(f"{wanted}a list with {', '.join(sorted(others))}; {advice}")
     return [r for r in run if not isinstance(r, Mapping) or r.get("event", "record") == "record"]
 
 
