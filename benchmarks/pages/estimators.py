@@ -81,8 +81,8 @@ ADVICE = """\
 - **Far from all samples** Stein and spectral scores fall to zero, and that of a kernel exponential
   family to the score of its base. The funnel, whose width changes a hundredfold, is hard for every
   kernel with one bandwidth.
-- Coordinates of different units: standardise first, except for `SlicedScoreEstimator`, which
-  standardises.
+- Coordinates of different units: standardise first, and divide the scores by the standard
+  deviations; `SlicedScoreEstimator` does so itself. A `Pipeline` has no `grad_log_density`.
 
 Conventions. Stein's out-of-sample score is that of the samples with the point appended. The number
 of eigenpairs is chosen at every fit and for each set of a batch: the largest ones, up to 99 % of

@@ -233,6 +233,14 @@ def test_columns_of_different_scales_are_warned_of(name, X):
         clone(SMALL[name]).fit(np.hstack([X, constant]) * units)
     assert told[0].filename == __file__
     make_pipeline(StandardScaler(), clone(SMALL[name])).fit(X * units[:2])  # no warning
+    # The advice: a log-density log p(z) with z = (x - m) / s has the score (d/dz log p) / s.
+    assert "grad_log_density(scaler.transform(X)) / scaler.scale_" in str(told[0].message)
+    scaler = StandardScaler().fit(X * units[:2])
+    estimator = clone(SMALL[name]).fit(scaler.transform(X * units[:2]))
+    found = estimator.grad_log_density(scaler.transform(X * units[:2])) / scaler.scale_
+    z = (X - X.mean(0)) / X.std(0)
+    wanted = clone(SMALL[name]).fit(z).grad_log_density(z) / (X * units[:2]).std(0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
 
 
 def test_training_stops_early(X):

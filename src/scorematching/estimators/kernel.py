@@ -60,7 +60,9 @@ class KernelScoreEstimator(ScoreEstimator):
             warnings.warn(
                 f"X has columns of different scales, with standard deviations from {low:.2g} to "
                 f"{high:.2g}, and the kernel has one bandwidth for all; standardise the columns "
-                "first, for example by sklearn.preprocessing.StandardScaler in a pipeline",
+                "first, and divide scores by their standard deviations: with scaler = "
+                "sklearn.preprocessing.StandardScaler().fit(X), "
+                "estimator.grad_log_density(scaler.transform(X)) / scaler.scale_",
                 stacklevel=5,
             )
 
