@@ -258,3 +258,13 @@ def test_dropout_in_training_mode_is_named() -> None:
     with pytest.raises(ValueError, match=r"dropout in training mode\?\); call model.eval"):
         fit(model, x)
     assert fit(model.eval(), x).method.startswith("closed form")
+
+
+def test_columns_of_text_are_named() -> None:
+    table = pd.DataFrame({"size": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "count": [1, 2, 3]})
+    wanted = "X must be numbers .* got DataFrame with something else in 'kind'; leave these columns"
+    with pytest.raises(TypeError, match=wanted):
+        fit(models.Gaussian(3), table)
+    missing = table.assign(size=[1.0, None, 3.0]).convert_dtypes()
+    with pytest.raises(TypeError, match=wanted):
+        fit(models.Gaussian(3), missing)

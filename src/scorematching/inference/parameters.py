@@ -171,6 +171,17 @@ def _entries(name: str, shape: torch.Size) -> Iterator[str]:
         yield f"{name}[{','.join(map(str, index))}]"
 
 
+def _columns_without_numbers(table: Any) -> list[str]:
+    """Names of the columns of a data frame that hold text, dates or the like."""
+    bad = []
+    for i, name in enumerate(table.columns if hasattr(table, "iloc") else ()):
+        try:
+            _as_array(table.iloc[:, [i]])
+        except (TypeError, ValueError):
+            bad.append(repr(name))
+    return bad
+
+
 def as_float64(value: Any, name: str) -> Tensor:
     """Numbers of any kind as a float64 tensor on the CPU."""
     try:
@@ -178,9 +189,13 @@ def as_float64(value: Any, name: str) -> Tensor:
         is_real = not np.iscomplexobj(plain)
         found = torch.from_numpy(_as_array(plain)) if is_real else None
     except (TypeError, ValueError) as error:
+        bad = _columns_without_numbers(value)
+        where = (
+            f" with something else in {', '.join(bad[:5])}; leave these columns out" if bad else ""
+        )
         raise TypeError(
             f"{name} must be numbers (a tensor, an array, a table or a list), got "
-            f"{type(value).__name__}; convert it to floating point"
+            f"{type(value).__name__}{where or '; convert it to floating point'}"
         ) from error
     if found is None:
         raise TypeError(f"{name} must be real numbers, got complex ones; take their parts apart")
