@@ -98,6 +98,17 @@ def test_density_estimators_of_narrow_and_transformed_parts(base):
     assert compare(estimator, estimator, rows).a.mean == pytest.approx(wanted, rel=1e-4)
 
 
+def test_columns_set_aside_count_nothing():
+    """The error was one about the shape of the points."""
+    X = points(60).numpy()
+    wide = np.hstack([X, np.ones((60, 1)), X.sum(1, keepdims=True)])
+    with pytest.warns(UserWarning, match="set aside"):
+        found = sm.DensityEstimator("none", base="gaussian", random_state=0).fit(wide)
+    plain = sm.DensityEstimator("none", base="gaussian", random_state=0).fit(X)
+    wanted = score_matching_losses(plain._field(), points(60)).mean().item()
+    assert compare(found, found, wide).a.mean == pytest.approx(wanted)
+
+
 def test_the_same_model_twice():
     same = compare(NARROW, NARROW.score, points(30))
     assert same.difference.mean == pytest.approx(0, abs=ROUTES)

@@ -352,3 +352,21 @@ def test_unfitted_models_are_not_refused():
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(draw(20))
+
+
+@pytest.mark.parametrize("column", ["constant", "sum"])
+def test_columns_set_aside_are_refused(column: str) -> None:
+    """A right model was rejected with p = 0.002, and means over it had wrong errors."""
+    x = draw(60).double()
+    other = torch.ones_like(x[:, :1]) if column == "constant" else x.sum(1, keepdim=True)
+    wide = torch.cat([x, other], 1)
+    with pytest.warns(UserWarning, match="set aside"):
+        estimator = sm.DensityEstimator("none", base="gaussian").fit(wide.numpy())
+    for ask in (
+        lambda: ksd_test(Fixed(estimator, held_out=True), wide),
+        lambda: kernel_stein_discrepancy(estimator, wide),
+        lambda: sm.evaluation.control_variate(lambda x: x[:, 0], wide, estimator),
+        lambda: sm.evaluation.stein_thin(wide, estimator, 3),
+    ):
+        with pytest.raises(ValueError, match=r"density in all columns, got Density.* columns 2 as"):
+            ask()

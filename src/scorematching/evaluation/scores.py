@@ -57,6 +57,7 @@ def score_function(model: Any, x: Tensor) -> Vector:
     if isinstance(model, Field | Distribution):
         return model.score
     _check_domain(model)
+    _check_columns(model)
     if callable(getattr(model, "grad_log_density", None)):
         return lambda x: torch.as_tensor(model.grad_log_density(x.cpu().numpy().copy())).to(x)
     if hasattr(model, "cov_params") and callable(getattr(model, "predict", None)):
@@ -121,6 +122,18 @@ def _check_domain(model: Any) -> None:
             f"the model must have a density on all of space, got one on {place}; there, "
             "integration by parts leaves a term at the boundary: compare such models by an "
             "objective with that domain, or by their own score(X)"
+        )
+
+
+def _check_columns(model: Any) -> None:
+    """Refuse estimators that set columns aside: Stein's identity does not hold along these."""
+    table: Any = getattr(model, "table_", None)
+    aside = [*getattr(table, "constant", ()), *getattr(table, "dependent", ())]
+    if aside:
+        names = ", ".join(table.names[i] for i in sorted(aside))
+        raise ValueError(
+            f"the model must have a density in all columns, got {type(model).__name__}, which set "
+            f"aside columns {names} as constant or functions of others; fit and test without them"
         )
 
 

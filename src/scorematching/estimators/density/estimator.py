@@ -356,9 +356,10 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
         return r
 
     def _field(self) -> Field:
-        return LogDensityField(  # the scores of some parts are computed without a graph
-            lambda x: self.density_(self.scaling_(x)), check_smoothness=not is_smooth(self.density_)
-        )
+        def log_density(x: Tensor) -> Tensor:  # the scores of some parts have no graph
+            return self.density_(self.scaling_(self.table_.reduce(x)))
+
+        return LogDensityField(log_density, check_smoothness=not is_smooth(self.density_))
 
     def _normaliser(self) -> Normaliser:
         check_is_fitted(self)
