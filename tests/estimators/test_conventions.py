@@ -228,19 +228,31 @@ def test_columns_far_from_zero_keep_their_digits(X):
 @pytest.mark.parametrize("name", ["spectral", "tikhonov", "nu"])
 def test_columns_of_different_scales_are_warned_of(name, X):
     """With one bandwidth for a thousandth and one, the score in the first column is useless."""
-    units, constant = np.array([1e-3, 1.0, 0.0]), np.ones((60, 1))
-    with pytest.warns(UserWarning, match="one bandwidth for all; standardise") as told:
-        clone(SMALL[name]).fit(np.hstack([X, constant]) * units)
-    assert told[0].filename == __file__
-    make_pipeline(StandardScaler(), clone(SMALL[name])).fit(X * units[:2])  # no warning
+    units = np.array([1e-3, 1.0])
+    with pytest.warns(UserWarning) as told:
+        clone(SMALL[name]).fit(np.hstack([X * units, np.zeros((60, 1))]))
+    assert {warning.filename for warning in told} == {__file__} and len(told) == 2
+    assert "one bandwidth for all; standardise" in str(told[1].message)
+    make_pipeline(StandardScaler(), clone(SMALL[name])).fit(X * units)  # no warning
     # The advice: a log-density log p(z) with z = (x - m) / s has the score (d/dz log p) / s.
-    assert "grad_log_density(scaler.transform(X)) / scaler.scale_" in str(told[0].message)
-    scaler = StandardScaler().fit(X * units[:2])
-    estimator = clone(SMALL[name]).fit(scaler.transform(X * units[:2]))
-    found = estimator.grad_log_density(scaler.transform(X * units[:2])) / scaler.scale_
+    assert "grad_log_density(scaler.transform(X)) / scaler.scale_" in str(told[1].message)
+    scaler = StandardScaler().fit(X * units)
+    estimator = clone(SMALL[name]).fit(scaler.transform(X * units))
+    found = estimator.grad_log_density(scaler.transform(X * units)) / scaler.scale_
     z = (X - X.mean(0)) / X.std(0)
-    wanted = clone(SMALL[name]).fit(z).grad_log_density(z) / (X * units[:2]).std(0)
+    wanted = clone(SMALL[name]).fit(z).grad_log_density(z) / (X * units).std(0)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["stein", "spectral", "tikhonov"])
+def test_constant_columns_are_warned_of(name, X):
+    """The score of a Stein estimate was 37261 in place of 0.29."""
+    wide = pd.DataFrame(X, columns=["a", "b"]).assign(k=3.0)
+    with pytest.warns(UserWarning, match="constant columns, k, which have no density") as told:
+        clone(SMALL[name]).fit(wide)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="constant columns, 2, which"):
+        clone(SMALL[name]).fit(wide.to_numpy())
 
 
 def test_training_stops_early(X):

@@ -34,6 +34,7 @@ class KernelScoreEstimator(ScoreEstimator):
     fitted_: Any
 
     def _fit(self, x: Tensor, max_memory: int | None) -> None:
+        self._warn_of_constants(x)
         self.fitted_ = self._fit_kernel(x, max_memory)
         self.bandwidth_ = float(self.fitted_.kernel.bandwidth)
 
@@ -46,6 +47,17 @@ class KernelScoreEstimator(ScoreEstimator):
 
     def _field(self) -> VectorField:
         return VectorField(self.fitted_.score)
+
+    def _warn_of_constants(self, x: Tensor) -> None:
+        """Warn of constant columns ``(N, D)``, whose narrow peaks decide every `score`."""
+        constant = (x == x[:1]).all(0).nonzero().flatten().tolist()
+        if constant:
+            names = getattr(self, "feature_names_in_", range(x.shape[1]))
+            warnings.warn(
+                f"X has constant columns, {', '.join(str(names[i]) for i in constant[:5])}, which "
+                "have no density: score(X) measures how narrow the estimate is there; drop them",
+                stacklevel=4,
+            )
 
     def _warn_of_scales(self, x: Tensor) -> None:
         """Warn of columns ``(N, D)`` in very different units; refuse those of no size at all."""
