@@ -69,7 +69,9 @@ class Given(Distribution):
         with seeded(generator):
             found = self._draw(n, generator)
         found = found[0] if isinstance(found, tuple) else found  # scikit-learn's mixture: (x, y)
-        return torch.as_tensor(found).to(self._like).reshape(n, self.dim)
+        x = torch.as_tensor(found).to(self._like).reshape(n, self.dim)
+        # scikit-learn's mixture sorts its samples by component, and some of them may be left out.
+        return x[torch.randperm(n, generator=generator, device=x.device)]
 
     def _draw(self, n: int, generator: torch.Generator | None) -> Any:
         names = inspect.signature(self.source.sample).parameters
