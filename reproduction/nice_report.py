@@ -71,6 +71,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     for variant, mine in by_variant(runs).items():
         if _name(mine[0]) in ("SM", "SSM-VR"):
             found.append(_pace(variant, mine))
+            found += [_start(variant, run) for run in mine if run.metrics.get("valid_sm_by_second")]
         found += _by_seed(variant, [run for run in mine if "test_sm" in run.metrics])
         for run in mine:
             if run.metrics["diverged_at_step"] is not None:
@@ -93,6 +94,18 @@ def _pace(variant: str, runs: Sequence[Run]) -> str:
     """Seconds of an epoch, in the order of seeds."""
     each = ", ".join(f"{run.metrics['seconds_per_epoch']:.2g}" for run in runs)
     return f"Seconds per epoch of {variant}: {each}."
+
+
+def _start(variant: str, run: Run) -> str:
+    """Seconds to the first validation, which compilation is a part of, and of an epoch after it."""
+    seconds, epochs = (
+        [x for x, _ in run.metrics[key]] for key in ("valid_sm_by_second", "valid_sm_by_epoch")
+    )
+    pace = (seconds[-1] - seconds[0]) / max(1, epochs[-1] - epochs[0])
+    return (
+        f"Seconds of {variant} (seed {run.seed}) to the end of epoch {epochs[0]:.0f}, and of each "
+        f"epoch after it: {seconds[0]:.0f} and {pace:.2f}."
+    )
 
 
 def _by_seed(variant: str, runs: Sequence[Run]) -> list[str]:

@@ -27,13 +27,16 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from reproduction.experiment import Experiment, Run
+from reproduction.experiment import Experiment, Run, as_numbers
 from reproduction.run import RUN, Request, Task, do, finished, plan, read_all
 from reproduction.seeds import read_seeds
 from reproduction.workers import in_processes
 
 ALL = Path(__file__).with_name("all.toml")
 """The runs of all reports, with their seeds."""
+
+LENGTHS = ("epochs", "iterations")
+"""Settings that say how long a run is; measurements of these names say how far it came."""
 
 KEYS = ("experiment", "only", "seeds", "seconds", "set")
 
@@ -139,7 +142,7 @@ def plan_queue(
 
 
 def without_known(items: Sequence[Item], reports: Path) -> list[Item]:
-    """The runs of a list that no report has, or only some stage of.
+    """The runs of a list that no report has to their end.
 
     Args:
         items: the list.
@@ -159,10 +162,14 @@ def without_known(items: Sequence[Item], reports: Path) -> list[Item]:
 
 
 def _is_known(task: Task, known: Mapping[tuple[str, str, int], Run]) -> bool:
-    """Whether a run with this name and seed went on to its end."""
+    """Whether a run with this name and seed went on for as long as this one is to, or diverged."""
     run = known.get((task.experiment.name, task.job.variant, task.job.seed))
-    reached = task.experiment.reached
-    return run is not None and not (reached and reached(run))
+    if run is None:
+        return False
+    asked = as_numbers(task.config)
+    lengths = [name for name in LENGTHS if name in asked and name in run.metrics]
+    diverged = run.metrics.get("diverged_at_step") is not None
+    return diverged or all(run.metrics[name] >= asked[name] for name in lengths)
 
 
 def run_queue(

@@ -164,3 +164,20 @@ def test_three_in_five_coordinates_lie_on_the_bound() -> None:
     points = dequantise(images, torch.Generator().manual_seed(0))
     bound = torch.tensor(1e-3).logit()
     assert 0.59 < torch.isclose(points, bound, rtol=0, atol=1e-5).double().mean().item() < 0.63
+
+
+def test_the_time_of_compilation_is_told_apart(tmp_path: Path) -> None:
+    """30 s until the first validation, then 2 s for each of four epochs."""
+    (finished,) = reproduce(
+        EXPERIMENT, Request(only=("stable/SSM-VR",), smoke=True, out=tmp_path, device="cpu")
+    )
+    metrics = {
+        **finished.metrics,
+        "valid_sm_by_epoch": [[2.0, 0.5], [4.0, 0.1], [6.0, 0.0]],
+        "valid_sm_by_second": [[30.0, 0.5], [34.0, 0.1], [38.0, 0.0]],
+    }
+    said = nice_report.notes([replace(finished, metrics=metrics)])
+    assert (
+        "Seconds of stable/SSM-VR (seed 0) to the end of epoch 2, and of each epoch after it: "
+        "30 and 2.00." in said
+    )

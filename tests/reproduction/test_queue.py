@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -30,7 +30,7 @@ from reproduction.queue import (
 )
 from reproduction.run import Request, do, read_all
 from scorematching.training import read_log
-from tests.reproduction.toy import TOY
+from tests.reproduction.toy import TOY, Config
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -109,19 +109,33 @@ def test_one_list_has_every_run_of_the_reports(tmp_path: Path) -> None:
     assert reports and not found - planned
 
 
-def test_runs_that_reports_have_are_left_out(tmp_path: Path) -> None:
-    """Of two of a report, one was cut, and is to be done."""
-    (finished,) = planned(tmp_path, 100)[:1]
-    run = replace(do(finished.task), metrics={"iterations": 3})
-    cut = replace(run, seed=0, metrics={"iterations": 2})
+@dataclass(frozen=True)
+class Trained(Config):
+    iterations: int = 3
+
+
+@pytest.mark.parametrize(
+    ("metrics", "known"),
+    [
+        ({"iterations": 3}, True),
+        ({"iterations": 2}, False),  # cut
+        ({"iterations": 2, "diverged_at_step": 17}, True),
+        ({"mean": 0.5}, True),
+    ],
+)
+def test_runs_that_reports_have_are_left_out(
+    metrics: dict[str, Any], known: bool, tmp_path: Path
+) -> None:
+    """Known is what ran as long as its own settings say, which may be less than in the paper."""
+    first = planned(tmp_path, 100)[0].task
     report = tmp_path / "reports" / "toy" / "results.json"
     report.parent.mkdir(parents=True)
-    report.write_text(json.dumps({"runs": [asdict(run), asdict(cut)]}))
-    toy = replace(TOY, reached=lambda run: "cut" if run.metrics["iterations"] < 3 else "")
+    report.write_text(json.dumps({"runs": [asdict(replace(do(first), metrics=metrics))]}))
+    experiment = replace(TOY, config=Trained, reached=lambda run: "3 of 100 iterations")
     elsewhere = Request(out=tmp_path / "elsewhere", device="cpu")
-    items = plan_queue(read_queue(tmp_path / "list.toml"), {"toy": toy}, elsewhere, math.inf)
-    left = without_known(items, report.parents[1])
-    assert [item.task.name for item in left] == ["low seed 0", "high/more seed 0", "low seed 1"]
+    items = plan_queue(read_queue(tmp_path / "list.toml"), {"toy": experiment}, elsewhere, math.inf)
+    left = [item.task.name for item in without_known(items, report.parents[1])]
+    assert (first.name in left) != known and len(left) == len(items) - known
     with pytest.raises(ValueError, match="--known must be a folder of reports"):
         without_known(items, tmp_path / "elsewhere")
 
