@@ -84,10 +84,6 @@ SHORT = {"epochs": 20, "validate_every": 1, "precision": "bf16"}
 """The stable recipe in 20 epochs, for exact score matching and beside it SSM-VR. In bf16 gradients
 of exact losses are near those in float32, and take less time."""
 
-BRIEF = {**SHORT, "validate_every": 5, "valid_points": 100, "test_points": 500}
-"""The same with few exact losses, so that a core of a CPU takes half an hour. For a comparison of
-noises: do seeds agree where the density of the points is smooth?"""
-
 RELEASED = {"num_hidden": 4, "lr": 1e-4}
 """Settings in which the released program differs from the paper; DSM and CP kept lr = 1e-3."""
 
@@ -110,10 +106,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         for name in ("MLE", "SSM-VR", "DSM")
     },
     **{f"short/{name}": {**STABLE, "objective": name, **SHORT} for name in ("SM", "SSM-VR")},
-    **{
-        f"noise/{pixels}": {**STABLE, "pixels": pixels, "objective": "SSM-VR", **BRIEF}
-        for pixels in ("clipped", "smooth")
-    },
     **{
         f"released/{name}": {**RELEASED, **row, **({"lr": 1e-3} if name in ("DSM", "CP") else {})}
         for name, row in ROWS.items()
