@@ -83,6 +83,8 @@ BLIND = """## What it does not see
   missing in the data, in the table).
 - **Boundaries.** On the positive orthant, or another set with a boundary, the identity behind the
   test has a further term. Estimators of such densities are refused.
+- **Columns that determine each other**, and constant ones. The identity needs a density in all
+  columns, so an estimator that has set some aside is refused; fit and test without them.
 
 ## From the same kernel
 
@@ -94,6 +96,8 @@ say: [measured](control-functionals.md).
 
 `sm.evaluation.compare(a, b, X)` says which of two models has the smaller score-matching loss, by
 paired differences at the same points. Where no model is exactly right, this is the better question.
+A `DensityEstimator` with a spline flow is refused there, because its score jumps; compare
+log-likelihoods, `score_samples(X)`.
 """
 
 

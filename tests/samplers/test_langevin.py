@@ -343,11 +343,14 @@ def shifted_in_place(x: Tensor) -> Tensor:
     return -x
 
 
-def test_a_shared_step_size_takes_one_acceptance() -> None:
+def test_chains_that_share_a_step_size_share_their_mean_acceptance() -> None:
     """A state for all chains became one state for each of them, by broadcasting."""
     state, rates = begin_adaptation(0.1), torch.tensor([0.2, 0.9, 0.4])
-    with pytest.raises(ValueError, match=r"acceptance must have the shape .* \(\), got \(3,\)"):
-        adapt(state, rates)
+    each = begin_adaptation(torch.full((3,), 0.1))
+    assert adapt(state, rates) == adapt(state, rates.double().mean())
+    assert adapt(each, rates).step_size.shape == (3,)
+    with pytest.raises(ValueError, match=r"acceptance must have the shape .* \(3,\), got \(2,\)"):
+        adapt(each, rates[:2])
     with pytest.raises(ValueError, match=r"of the step size, \(3,\), got \(3, 1\)"):
         adapt_step_size(torch.full((3,), 0.1), rates[:, None])
     shared = adapt_step_size(torch.tensor(0.1), rates)

@@ -27,13 +27,15 @@ def is_exceptional(
     if x.dtype not in verification.TOLERANCES:
         return False
     tolerance, share = (1e-3, 2.0**-26) if x.dtype == torch.float64 else (5e-2, 2.0**-10)
-    step = share * _spreads(x) * verification.fixed_signs(x, seed=4)
+    signs = share * verification.fixed_signs(x, seed=4)
     beside: list[list[Tensor]] = []
-    for length in (1.0, 1.5):  # the second only where the first is conspicuous, for the rounding
+    for length in (_spreads, _sizes):  # the second only where the first is conspicuous
+        step = length(x) * signs
         try:
-            beside += [[t.detach() for t in ask(x + c * step, v)] for c in (length, -length)]
+            beside += [[t.detach() for t in ask(x + way, v)] for way in (step, -step)]
         except Exception:  # points on the boundary of what the model takes
             return False
+        # With both pairs, which differ from each other by rounding, too.
         pairs = zip(found, map(torch.stack, zip(*beside)))
         if not any(_stands_out(mine, others, tolerance) for mine, others in pairs):
             return False
@@ -50,6 +52,20 @@ def _spreads(x: Tensor) -> Tensor:
         spreads = x[0].abs()
     others = spreads[spreads > 0]
     return torch.where(spreads > 0, spreads, others.min() if len(others) else 1.0)
+
+
+def _sizes(x: Tensor) -> Tensor:
+    """The modulus of every coordinate, or the smallest one above zero; at most its spread.
+
+    A function that is steep beside its points, such as the logarithm at 1e-20, or all of them where
+    one point far away makes the spread, is not so within a small part of their size. Coordinates
+    that are equal have different numbers, so that points leave a tie between them.
+    """
+    sizes = x.abs()
+    smallest = torch.where(sizes > 0, sizes, torch.inf).amin(0)
+    sizes = torch.where(sizes > 0, sizes, smallest).minimum(_spreads(x))
+    apart = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
+    return sizes * apart.reshape(x[0].shape)
 
 
 def _stands_out(value: Tensor, others: Tensor, tolerance: float) -> bool:

@@ -79,7 +79,7 @@ def adapt(state: Adaptation, acceptance: float | Tensor, wanted: float = 0.65) -
 
     Args:
         state: before the step.
-        acceptance: of the step, in the shape of the step size; the mean over chains that share it.
+        acceptance: of the chains, averaged if they share one step size.
         wanted: the wanted acceptance: 0.65 for Hamiltonian paths, 0.574 for Langevin steps.
 
     Reference: Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2.
@@ -93,8 +93,7 @@ def adapt(state: Adaptation, acceptance: float | Tensor, wanted: float = 0.65) -
     _check_rates(acceptance, wanted)
     n = state.num + 1
     share, weight = 1 / (n + 10), n**-0.75
-    gap = wanted - torch.as_tensor(acceptance).to(state.shortfall)
-    _check_shared(gap, state.shortfall)
+    gap = wanted - _for_each(torch.as_tensor(acceptance).to(state.shortfall), state.shortfall)
     shortfall = (1 - share) * state.shortfall + share * gap
     log = state.centre - math.sqrt(n) / 0.05 * shortfall
     average = weight * log + (1 - weight) * state.log_average
@@ -127,20 +126,22 @@ def adapt_step_size(
         check_positive(step_size, "step_size", "0.1 is a start for a density of unit scale")
     if not isinstance(acceptance, Tensor):
         acceptance = torch.tensor(acceptance, dtype=torch.float64)
-    if isinstance(step_size, Tensor) and step_size.ndim:
-        _check_shared(acceptance, step_size)
-        return step_size * torch.exp(rate * (acceptance - wanted))
-    factor = torch.exp(rate * (acceptance.double().mean() - wanted))
-    return step_size * (factor.to(step_size) if isinstance(step_size, Tensor) else factor.item())
+    if isinstance(step_size, Tensor):
+        factor = torch.exp(rate * (_for_each(acceptance.to(step_size), step_size) - wanted))
+        return step_size * factor
+    return step_size * math.exp(rate * (acceptance.double().mean().item() - wanted))
 
 
-def _check_shared(acceptance: Tensor, step_size: Tensor) -> None:
-    """Require one acceptance for each step size, or one for all."""
-    if torch.broadcast_shapes(acceptance.shape, step_size.shape) != step_size.shape:
+def _for_each(acceptance: Tensor, step_size: Tensor) -> Tensor:
+    """The acceptance of each step size: the mean over all chains, if they share one."""
+    if not step_size.ndim:
+        return acceptance.mean()
+    if acceptance.ndim and acceptance.shape != step_size.shape:
         raise ValueError(
             f"acceptance must have the shape of the step size, {tuple(step_size.shape)}, got "
             f"{tuple(acceptance.shape)}; take the mean over the chains that share a step size"
         )
+    return acceptance
 
 
 def _check_rates(acceptance: Any, wanted: Any) -> None:
