@@ -35,6 +35,7 @@ from reproduction.autoencoders.training import (
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import digits, uniform_noise
 from reproduction.pictures import save_pairs, save_sheet
+from reproduction.report import by_variant
 from scorematching import datasets
 from scorematching.models import VAE, WAE, ImplicitVAE
 from scorematching.plot.canvas import shared_legend, tidy
@@ -227,25 +228,38 @@ def _place(run: Run) -> tuple[str, str]:
 
 
 def _curves(runs: Sequence[Run], folder: Path) -> Path:
+    """Means over seeds, in bands from the least to the largest; rows of ours in a panel apart."""
     from matplotlib.figure import Figure
 
-    groups = list(dict.fromkeys(run.variant.split("/")[0] for run in runs))
-    figure = Figure(figsize=(4.5 * len(groups), 3.8), layout="constrained")
-    for axis, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups):
-        for run in runs:
-            if run.variant.startswith(f"{group}/"):
-                stages = run.metrics["stages"]
-                errors = [stage["reconstruction"] for stage in stages.values()]
-                name = run.variant.split("/")[1]
-                axis.plot(
-                    [int(mark) / 1000 for mark in stages], errors, label=name, **style(name).line()
-                )
-        axis.set(title=group, xlabel="thousands of iterations", ylabel="-log p(x | z), held out")
+    panels: dict[str, list[Run]] = {}
+    for run in runs:
+        kind, name = run.variant.split("/")
+        panels.setdefault(kind if name in METHODS else f"{kind}, settings of ours", []).append(run)
+    columns, rows = min(3, len(panels)), math.ceil(len(panels) / 3)
+    figure = Figure(figsize=(4.5 * columns, 3.6 * rows + 0.4), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis, (title, group) in zip(axes, panels.items()):
+        for variant, seeds in by_variant(group).items():
+            _draw_band(axis, variant.split("/")[1], seeds)
+        axis.set(title=title, xlabel="thousands of iterations", ylabel="-log p(x | z), held out")
         tidy(axis)
+    for axis in axes[len(panels) :]:
+        axis.remove()
     shared_legend(figure, columns=6)
     path = folder / "table-mnist-curves.png"
     figure.savefig(path, dpi=150)
     return path
+
+
+def _draw_band(axis: Any, name: str, seeds: Sequence[Run]) -> None:
+    """The errors of one row on held-out images, at the stages that all of its seeds reached."""
+    stages = [run.metrics["stages"] for run in seeds]
+    errors = list(zip(*([at["reconstruction"] for at in each.values()] for each in stages)))
+    marks = [int(mark) / 1000 for mark, _ in zip(stages[0], errors)]
+    look = style(name)
+    axis.plot(marks, [sum(each) / len(each) for each in errors], label=name, **look.line())
+    band = [min(each) for each in errors], [max(each) for each in errors]
+    axis.fill_between(marks, *band, color=look.color, alpha=0.2, linewidth=0)
 
 
 SAMPLES_BY = {"annealing": "ais_chains", "modes": "modes_samples"}

@@ -136,7 +136,8 @@ def _for_each(acceptance: Tensor, step_size: Tensor) -> Tensor:
     """The acceptance of each step size: the mean over all chains, if they share one."""
     if not step_size.ndim:
         return acceptance.mean()
-    if acceptance.ndim and acceptance.shape != step_size.shape:
+    axes = zip(reversed(acceptance.shape), reversed(step_size.shape))
+    if acceptance.ndim > step_size.ndim or any(a not in (1, b) for a, b in axes):
         raise ValueError(
             f"acceptance must have the shape of the step size, {tuple(step_size.shape)}, got "
             f"{tuple(acceptance.shape)}; take the mean over the chains that share a step size"
