@@ -186,8 +186,8 @@ def test_call(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_batches_of_several_tensors_are_named(accumulate: int) -> None:
-    """As of DataLoader(TensorDataset(x)); the advice was to convert x to a tensor."""
-    config, data = TrainConfig(steps=1, accumulate=accumulate), [[points()]]
+    """As of DataLoader(TensorDataset(x, y)); the advice was to convert x to a tensor."""
+    config, data = TrainConfig(steps=1, accumulate=accumulate), [[points(), torch.zeros(3)]]
     with pytest.raises(
         TypeError, match=r"got list, .*transform=lambda batch, generator: batch\[0\]"
     ):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import scorematching as sm
 from scorematching.errors import DivergedError
@@ -167,6 +168,20 @@ def test_iterable_of_batches() -> None:
         sm.ScoreMatching()(result, batch).mean().backward()
         adam.step()
     assert torch.equal(parameters(model), parameters(result))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_loader_of_a_dataset_of_points(accumulate: int) -> None:
+    """Its batches are lists of one tensor; those with labels, too, are refused."""
+    x, config = points(), TrainConfig(epochs=2, accumulate=accumulate)
+    wrapped, plain = density(), density()
+    for model, data in ((wrapped, TensorDataset(x)), (plain, x)):
+        loader = DataLoader(data, batch_size=8, shuffle=True, generator=seeded(4))
+        train(model, sm.SlicedScoreMatchingVR(), loader, config, generator=seeded(5))
+    assert torch.equal(parameters(wrapped), parameters(plain))
+    labelled = DataLoader(TensorDataset(x, torch.arange(len(x))), batch_size=8)
+    with pytest.raises(TypeError, match="DataLoader of several tensors"):
+        train(plain, sm.SlicedScoreMatchingVR(), labelled, config)
 
 
 def test_score_network_in_a_field_and_with_a_context() -> None:

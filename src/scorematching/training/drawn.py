@@ -155,27 +155,29 @@ class ObjectiveLoss(DrawnLoss):
 
     def __call__(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Tensor:
         """The loss of every point, ``(N,)``, after the checks of the objective."""
-        _require_tensor(batch)
-        return self.objective(model, batch, generator=generator)
+        return self.objective(model, _points_of(batch), generator=generator)
 
     def draw(self, model: Any, batch: Any, generator: torch.Generator | None = None) -> Any:
         """The noise of the objective; None if there is none."""
-        _require_tensor(batch)
-        return self.objective.draw(batch, generator)
+        return self.objective.draw(_points_of(batch), generator)
 
     def loss(self, model: Any, batch: Any, noise: Any) -> Tensor:
         """The loss of every point, ``(N,)``, for this noise."""
-        return self.objective.loss(as_field(model), batch, noise)
+        return self.objective.loss(as_field(model), _points_of(batch), noise)
 
     def share(self, noise: Any, batch: Any, rows: slice) -> Any:
         """The noise of some points of a batch."""
-        return self.objective.share(noise, batch, rows)
+        return self.objective.share(noise, _points_of(batch), rows)
 
 
-def _require_tensor(batch: Any) -> None:
+def _points_of(batch: Any) -> Any:
+    """The points of a batch, which a `DataLoader` of ``TensorDataset(x)`` gives in a list."""
+    if isinstance(batch, tuple | list) and len(batch) == 1 and isinstance(batch[0], Tensor):
+        return batch[0]
     if isinstance(batch, tuple | list | dict):
         take = "batch[name]" if isinstance(batch, dict) else "batch[0]"
         raise TypeError(
             f"batches must be tensors for an Objective, got {type(batch).__name__}, as of a "
             f"DataLoader of several tensors; pass transform=lambda batch, generator: {take}"
         )
+    return batch
