@@ -262,6 +262,15 @@ def test_training_stops_early(X):
     assert stopped.result_.best_step <= stopped.result_.steps - 15
 
 
+@pytest.mark.parametrize(("verbose", "shown"), [(1, True), (True, True), (0, False)])
+def test_verbose_is_a_number_or_a_flag(verbose, shown, X, capfd):
+    """As in scikit-learn, where 1 is usual; it was refused by the name of another argument."""
+    clone(SMALL["sliced"]).set_params(verbose=verbose).fit(X)
+    assert ("step 10/10" in "".join(capfd.readouterr())) == shown
+    with pytest.raises(TypeError, match="verbose must be True, False or a number, got str"):
+        clone(SMALL["sliced"]).set_params(verbose="yes").fit(X)
+
+
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [

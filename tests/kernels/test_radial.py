@@ -144,6 +144,18 @@ def test_median_leaves_its_samples_alone():
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("bandwidth", [100_000, np.int64(100_000), np.float16(300.0)])
+def test_bandwidths_of_other_types_are_numbers(bandwidth):
+    """The fourth power of numpy's 100,000 was a wrong number, that of Python's an OverflowError."""
+    x, y, c = points(4, 3), points(5, 3, seed=1), points(5, 3, seed=2)
+    for made, wanted in (
+        (RBF(bandwidth), RBF(float(bandwidth))),
+        (IMQ(bandwidth), IMQ(float(bandwidth))),
+    ):
+        assert torch.equal(made.mixed_sum(x, y, c), wanted.mixed_sum(x, y, c))
+        assert made.curvature == float(bandwidth) ** -2
+
+
 def test_in_chunks_does_not_change_the_answer(kernel):
     x, y = points(2, 7, 3), points(2, 5, 3, seed=1)
     whole = kernel(x, y)

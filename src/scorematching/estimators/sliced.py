@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_count, check_share
+from scorematching._checks import check_count, check_share, check_type
 from scorematching._memory import Budget, Chunks, joined, limited
 from scorematching.datasets import Standardise
 from scorematching.estimators.base import ScoreEstimator
@@ -63,7 +63,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             None keeps no average.
         random_state: seed or `numpy.random.RandomState`, for `fit`.
         device: where to compute; None for the CPU.
-        verbose: show the progress of training.
+        verbose: show the progress of training; a number above zero does, too.
         max_seconds: after which training stops, with a warning; None has no limit.
 
     Attributes:
@@ -97,7 +97,7 @@ class SlicedScoreEstimator(ScoreEstimator):
     ema_decay: float | None = 0.99
     random_state: Any = None
     device: str | None = None
-    verbose: bool = False
+    verbose: bool | int = False
     max_seconds: float | None = None
 
     @property
@@ -108,6 +108,7 @@ class SlicedScoreEstimator(ScoreEstimator):
     def _fit(self, x: Tensor, max_memory: int | None) -> None:
         check_count(self.max_steps, "max_steps", "2000 suit most data")
         check_max_seconds(self.max_seconds)
+        check_type(self.verbose, int, "verbose must be True, False or a number", "1 shows a bar")
         generator = self._generator(self.random_state)
         objective = SlicedScoreMatchingVR(num_projections=self.num_projections)
         with limited(max_memory, "take narrower hidden layers") as budget:
@@ -130,7 +131,7 @@ class SlicedScoreEstimator(ScoreEstimator):
             executor=("captured", "eager"),
             callbacks=[StopInTime(Clock(self.max_seconds))],
             generator=generator,
-            progress=self.verbose,
+            progress=self.verbose > 0,
         )
 
     def _prepared(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -113,6 +113,8 @@ class Kernel(Radial):
         advice = "None takes the median distance between samples"
         if not isinstance(self.bandwidth, Tensor):
             check_positive(self.bandwidth, "bandwidth", advice)
+            # Powers of whole numbers, as of numpy, overflow without an error.
+            object.__setattr__(self, "bandwidth", float(self.bandwidth))
         elif can_read_values(self.bandwidth) and not bool((self.bandwidth > 0).all()):
             least = self.bandwidth.min().item()
             raise ValueError(f"bandwidth must be positive, got {least!r} in one set; {advice}")
