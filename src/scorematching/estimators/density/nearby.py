@@ -7,6 +7,8 @@ log Z were too small by as much as 20, with a standard error of 0.02.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,5 +43,5 @@ def less_nearby(base: Distribution, nearby: Distribution | None, x: Tensor) -> T
     return base._log_density(x) - _mixture([base, nearby])._log_density(x)
 
 
-def _mixture(parts: list[Distribution]) -> Stack:
+def _mixture(parts: Sequence[Distribution]) -> Stack:
     return Stack(parts, torch.full((len(parts),), 1 / len(parts)))
