@@ -225,7 +225,7 @@ def test_columns_far_from_zero_keep_their_digits(X):
     assert moved.score(seconds + 2.0**31) == pytest.approx(plain.score(seconds), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["spectral", "tikhonov", "nu"])
+@pytest.mark.parametrize("name", ["stein", "spectral", "tikhonov", "nu"])
 def test_columns_of_different_scales_are_warned_of(name, X):
     """With one bandwidth for a thousandth and one, the score in the first column is useless."""
     units = np.array([1e-3, 1.0])
@@ -242,6 +242,11 @@ def test_columns_of_different_scales_are_warned_of(name, X):
     z = (X - X.mean(0)) / X.std(0)
     wanted = clone(SMALL[name]).fit(z).grad_log_density(z) / (X * units).std(0)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+
+
+def test_scales_that_suit_a_stein_estimate_are_not_warned_of(X):
+    """At a quotient of fifty a third is lost at most, which is no reason for a warning."""
+    SteinScoreEstimator().fit(X * [0.02, 1.0])
 
 
 @pytest.mark.parametrize("name", ["stein", "spectral", "tikhonov"])

@@ -132,8 +132,9 @@ def test_repeated_points_in_several_folds_are_refused():
 
 def test_values_may_be_an_array():
     x = draw(40)
-    tensor = control_variate(x[:, 0], x, MODEL)
-    for f in (x[:, 0].numpy(), lambda x: x[:, 0].numpy()):
+    tensor = control_variate(x[:, 0].clone(), x, MODEL)
+    reverse = x[:, 0].numpy()[::-1].copy()[::-1]  # torch has no negative strides
+    for f in (x[:, 0].numpy(), reverse, lambda x: x[:, 0].numpy()):
         assert control_variate(f, x, MODEL) == tensor
 
 

@@ -204,6 +204,26 @@ def test_the_side_of_a_box_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("h", ["ones", lambda z: torch.ones_like(z[:, 0])])
+def test_proportions_near_zero_need_a_weight(h: Any) -> None:
+    """With parameters of 1.2 to 1.6, 95% intervals of 500 points held the truth in 61% to 80%."""
+    model, alpha = models.PPI(3, interaction=False), [1.2, 1.4, 30.0]
+    x = np.random.default_rng(0).dirichlet(alpha, 500)
+    with pytest.raises(ValueError, match=r"faster at zero of column 0, .*use h=.minsq.$"):
+        fit(model, x, domain=Simplex(h))
+    fit(models.PPI(3, beta=np.subtract(alpha, 1)), x, domain=Simplex(h))  # its scores are bounded
+    result = fit(model, x)
+    off = np.subtract([*result.params.values()], np.subtract(alpha, 1))
+    np.testing.assert_array_less(abs(off), 4 * np.asarray(result.bse))
+
+
+def test_proportions_that_are_rarely_near_zero_need_no_weight() -> None:
+    x = np.random.default_rng(0).dirichlet([4.0, 5.0, 6.0], 500)
+    result = fit(models.PPI(3, interaction=False), x, domain=Simplex("ones"))
+    off = np.subtract([*result.params.values()], [3.0, 4.0, 5.0])
+    np.testing.assert_array_less(abs(off), 4 * np.asarray(result.bse))
+
+
 @pytest.mark.parametrize("shape", [4.0, 14.0])
 def test_a_weight_may_vanish_slowly_where_points_are_rare(shape: float) -> None:
     x = np.random.default_rng(0).gamma(shape, size=(2000, 1))

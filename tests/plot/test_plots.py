@@ -19,6 +19,7 @@ from scipy import stats
 
 import scorematching as sm
 from scorematching.inference import fit, models
+from scorematching.plot.asking import log_density_at, score_at
 from scorematching.plot.calibration import band, rank_curve
 from scorematching.plot.palette import FAMILIES, style
 from scorematching.plot.plane import Plane
@@ -139,6 +140,22 @@ def test_estimators_of_data_frames_get_data_frames() -> None:
     sm.plot.density(estimator, frame, ax=axes())
     sm.plot.score_field(estimator, frame, ax=axes())
     sm.plot.calibration(estimator, frame, axes(), num_samples=50)
+
+
+def test_results_of_fits_match_columns_by_name() -> None:
+    """Log-densities of columns in another order were those of other points."""
+    frame = pd.DataFrame(points(60, 2) * [1.0, 10.0] + [5.0, 0.0], columns=list("ab"))
+    result, other = fit(models.Gaussian(2), frame), frame[["b", "a"]]
+    x = other.to_numpy()
+    np.testing.assert_allclose(log_density_at(result, x, other), result.predict(other), rtol=1e-12)
+    scores = score_at(result, x, other)[:, ::-1]
+    np.testing.assert_allclose(scores, result.predict(other, "score"), rtol=1e-12)
+    box = sm.domains.Box((-torch.inf, -5.0), torch.inf)
+    bounded = fit(models.Gaussian(2), frame[frame.b > -5], domain=box)
+    found = log_density_at(bounded, x, other)
+    np.testing.assert_array_equal(np.isfinite(found), frame.b > -5)
+    with pytest.raises(ValueError, match="X must have the columns of the fit"):
+        sm.plot.density(result, frame.rename(columns={"a": "c"}))
 
 
 def test_score_network_has_arrows_and_no_density() -> None:
@@ -362,6 +379,38 @@ def test_a_density_on_a_domain_ends_at_its_boundary() -> None:
     grid, heights = curve.get_data()
     assert (grid < 0).any() and (heights[grid < 0] == 0).all()
     assert np.trapezoid(heights[grid >= 0], grid[grid >= 0]) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "gamma"])
+def test_graphical_models_of_positive_points_are_drawn_inside(kind: str) -> None:
+    """The grid reaches below zero, where the model has no density: the picture was refused."""
+    x = abs(points(200, 2)) + 0.01
+    model = sm.inference.GraphicalModel(kind=kind).fit(x)
+    assert sm.plot.density(model, x, ax=axes()).collections
+    around = np.array([[-1.0, 1.0], [0.5, 0.5], [1.0, -1.0]])
+    np.testing.assert_array_equal(
+        np.isfinite(log_density_at(model, around, x)), [False, True, False]
+    )
+    quiver = sm.plot.score_field(model, x, ax=axes(), reach=None).collections[-1]
+    assert (quiver.X > 0).all() and (quiver.Y > 0).all() and np.isfinite(quiver.U).all()
+
+
+def test_scores_outside_a_domain_are_not_drawn() -> None:
+    """Arrows where there is no density, and with NaN among them all lengths were wrong."""
+    x = abs(points(200, 2)) + 0.01
+    for model in (models.TruncatedGaussian(2), models.PairwiseInteraction.gamma(2)):
+        quiver = sm.plot.score_field(fit(model, x), x, ax=axes(), reach=None).collections[-1]
+        assert (quiver.X > 0).all() and (quiver.Y > 0).all()
+        cell = np.diff(np.unique(quiver.X)).min()
+        assert 0.5 * cell < np.hypot(quiver.U, quiver.V).max() / quiver.scale < 3 * cell
+    with pytest.raises(ValueError, match="a finite score somewhere near the data"):
+        sm.plot.score_field(sm.VectorField(lambda x: x * torch.nan), x, ax=axes())
+
+
+def test_rows_in_reverse_order_are_drawn() -> None:
+    """Torch has no negative strides."""
+    x = points(40, 2)[::-1]
+    sm.plot.calibration(normal, x, axes(), samples=points(50, 2))
 
 
 def test_columns_of_samples_are_matched_by_name() -> None:

@@ -119,7 +119,9 @@ class Simplex(Sphere):
 
     Args:
         h: "minsq", "prodsq" or "ones", or a function of z, see `Sphere`. With "ones" estimates are
-            biased unless the density falls fast at the boundary: Dirichlet parameters above one.
+            biased unless the density falls fast at the boundary, as for Dirichlet parameters above
+            one, and have standard errors for parameters above two only: `inference.fit` refuses
+            points that come nearer.
         cap: of the weights.
 
     Reference: Scealy and Wood (2023), Score matching for compositional distributions.

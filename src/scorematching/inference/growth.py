@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from scorematching.derivatives.repeats import needs_all_rows
-from scorematching.domains import Box, Domain, weight_function
+from scorematching.domains import Box, Domain, Simplex, weight_function
 from scorematching.domains.weights import gradient
 from scorematching.inference.optimise import Optimum
 from scorematching.inference.parameters import Parametric
@@ -39,6 +39,10 @@ STEEPEST = 2.0
 
 NEWTON = 20
 """Steps of a point to a depth; one does for a distance that is smooth."""
+
+
+Bounded = Box | Domain | Simplex
+"""Domains with a boundary at which weights are examined."""
 
 
 class Edge(NamedTuple):
@@ -71,10 +75,10 @@ def require_variance(problem: Problem, optimum: Optimum) -> None:
     """
     part = next((part for part in problem.parts if part.view is unchanged), None)
     region = getattr(part and part.objective, "domain", None)
-    if part is None or not isinstance(region, (Box, Domain)):
+    if part is None or not isinstance(region, (Box, Domain, Simplex)):
         return
     x = part.x[problem.weights[part.rows] > 0]
-    edges = _edges_of_box(region, x) if isinstance(region, Box) else _edges_of_domain(region, x)
+    edges = _edges(region, x)
     near = [edge for edge in edges if edge.power < 2 * STEEPEST]
     rows = _rows(region, x)
     if needs_all_rows(problem.model.at(optimum.theta), part.x):
@@ -84,13 +88,20 @@ def require_variance(problem: Problem, optimum: Optimum) -> None:
             raise _refusal(region, edge, alpha)
 
 
-def _rows(region: Box | Domain, x: Tensor) -> Tensor:
+def _rows(region: Bounded, x: Tensor) -> Tensor:
     """The points that are moved: the first ones, or those nearest to the boundary of any set."""
-    if isinstance(region, Box):
+    if not isinstance(region, Domain):
         return x[:ROWS]
     depth = region.depth(x)
     inside = (depth > 0).nonzero()[:, 0]
     return x[inside[depth[inside].argsort()[:ROWS]]]
+
+
+def _edges(region: Bounded, x: Tensor) -> Iterator[Edge]:
+    """The parts of the boundary where enough points are near."""
+    if isinstance(region, Simplex):
+        return _edges_of_simplex(x)
+    return _edges_of_box(region, x) if isinstance(region, Box) else _edges_of_domain(region, x)
 
 
 def _edges_of_box(box: Box, x: Tensor) -> Iterator[Edge]:
@@ -104,6 +115,12 @@ def _edges_of_box(box: Box, x: Tensor) -> Iterator[Edge]:
             move = partial(_at_bound, column, sign, bound)
             rounding = torch.finfo(x.dtype).eps * abs(bound)
             yield from _edge(place, move, sign * (flat[:, column] - bound), rounding)
+
+
+def _edges_of_simplex(x: Tensor) -> Iterator[Edge]:
+    """Proportions of zero, of points ``(N, *event)``."""
+    for column, proportion in enumerate(x.flatten(1).T):
+        yield from _edge(f"zero of column {column}", partial(_at_zero, column), proportion, 0.0)
 
 
 def _edges_of_domain(domain: Domain, x: Tensor) -> Iterator[Edge]:
@@ -133,6 +150,15 @@ def _at_bound(column: int, sign: float, bound: float, x: Tensor, distance: float
     return flat.reshape(x.shape)
 
 
+def _at_zero(column: int, x: Tensor, distance: float) -> Tensor:
+    """Points whose proportion in a column is small; the others keep their ratios."""
+    flat = x.flatten(1).clone()
+    flat[:, column] = 0.0
+    flat = flat * ((1 - distance) / flat.sum(1, keepdim=True))
+    flat[:, column] = distance
+    return flat.reshape(x.shape)
+
+
 def _at_depth(domain: Domain, x: Tensor, depth: float) -> Tensor:
     """Points at a depth, by Newton steps along its slope; those that do not arrive stay."""
     moved = x
@@ -146,7 +172,7 @@ def _at_depth(domain: Domain, x: Tensor, depth: float) -> Tensor:
 
 
 def _growth(
-    problem: Problem, optimum: Optimum, rows: Tensor, region: Box | Domain, edges: list[Edge]
+    problem: Problem, optimum: Optimum, rows: Tensor, region: Bounded, edges: list[Edge]
 ) -> list[float]:
     """alpha, the power of 1 / d by which gradients grow, for every edge."""
     if not edges:
@@ -165,22 +191,28 @@ def _growth(
     return [math.log(ratio) / -math.log(STEP) for ratio in ratios.median(1).values.tolist()]
 
 
-def _along(model: Parametric, theta: Tensor, u: Tensor, x: Tensor, region: Box | Domain) -> Tensor:
+def _along(model: Parametric, theta: Tensor, u: Tensor, x: Tensor, region: Bounded) -> Tensor:
     """Gradients of exact score matching at points, along parameters u, ``(N,)``."""
     probes = Part(torch.arange(len(x)), x, ScoreMatching(domain=region))
     ones = torch.ones(len(x), dtype=x.dtype)
     return Problem(model, (probes,), ones).gradients_along(theta, u)
 
 
-def _refusal(region: Box | Domain, edge: Edge, alpha: float) -> ValueError:
-    """The error, with a power of the distance that makes gradients bounded."""
-    distance = edge.nearest * torch.tensor([STEP, 1.0], dtype=torch.float64)
-    low, high = weight_function(region.h)(distance).log().tolist()
-    power = math.ceil(2 * ((high - low) / -math.log(STEP) + min(alpha, 1.0)) - 0.2) / 2
+def _refusal(region: Bounded, edge: Edge, alpha: float) -> ValueError:
+    """The error, with a weight that makes gradients bounded."""
     return ValueError(
         f"h must vanish faster at {edge.place}, got {region}, with which "
         f"gradients of the loss grow like d^-{alpha:.2g} at the distance d, where the score is "
         f"infinite, and points reach too near (the chance of less than d falls like "
-        f"d^{edge.power:.2g}): standard errors do not exist; use "
-        f'h="min(x^{power:g}, {edge.mean**power:.2g})"'
+        f"d^{edge.power:.2g}): standard errors do not exist; use h={_faster(region, edge, alpha)}"
     )
+
+
+def _faster(region: Bounded, edge: Edge, alpha: float) -> str:
+    """A weight with which gradients are bounded."""
+    if isinstance(region, Simplex):
+        return '"minsq"'
+    distance = edge.nearest * torch.tensor([STEP, 1.0], dtype=torch.float64)
+    low, high = weight_function(region.h)(distance).log().tolist()
+    power = math.ceil(2 * ((high - low) / -math.log(STEP) + min(alpha, 1.0)) - 0.2) / 2
+    return f'"min(x^{power:g}, {edge.mean**power:.2g})"'

@@ -179,7 +179,9 @@ class FitResult(Estimates):
         Args:
             X: points ``(N, *event)``; columns of data frames are matched by name. A model with
                 covariates in a closure has values for those alone, row by row.
-            which: "log_density" for ``(N,)``, "score" for ``(N, *event)``.
+            which: "log_density" for ``(N,)``, "score" for ``(N, *event)``: the gradient of the
+                log-density as it is written, in all coordinates of X. On a sphere or the simplex
+                the part of it along the set is what the fit determines.
 
         Raises:
             ValueError: if X has another shape than the points of the fit, or points lie outside its

@@ -33,7 +33,7 @@ def to_points(data: Any, name: str = "data") -> Array:
             f"{name} must be an array of numbers, got {type(data).__name__} with entries that are "
             "no numbers; select columns of numbers"
         ) from None
-    x = x[:, None] if x.ndim == 1 else x
+    x = np.ascontiguousarray(x[:, None] if x.ndim == 1 else x)  # torch has no negative strides
     if x.ndim != 2 or x.size == 0:
         raise ValueError(
             f"{name} must have shape (N, D) with N, D >= 1, got {x.shape}; flatten images with "
@@ -87,22 +87,26 @@ def label_of(name: Any) -> str:
 
 
 def log_density_at(model: Any, x: Array, like: Any) -> Array:
-    """The log-density of a model at points, ``(N, D) -> (N,)``.
+    """The log-density of a model at points, minus infinity outside its domain, ``(N, D) -> (N,)``.
 
     Args:
         model: an estimator with ``score_samples``, a result with ``predict``, a field or a
             callable on tensors.
         x: the points.
-        like: the data; a tensor decides dtype and device.
+        like: the data; a tensor decides dtype and device, a data frame has names of columns.
 
     Raises:
         TypeError: if the model has no log-density.
     """
     if hasattr(model, "score_samples"):
-        return np.asarray(model.score_samples(_as_given(x, like)), dtype=np.float64)
-    if hasattr(model, "conf_int") and hasattr(model, "predict"):
-        found = log_density_at(model.field, x, torch.empty(0, dtype=torch.float64))
-        return np.where(_inside(model, x), found, -np.inf)
+        inside, found = _is_allowed(model, x), np.full(len(x), -np.inf)
+        if inside.any():
+            found[inside] = model.score_samples(_as_given(x[inside], like))
+        return found
+    if _is_result(model):
+        own = x[:, _order(model, x, like)]
+        found = log_density_at(model.field, own, torch.empty(0, dtype=torch.float64))
+        return np.where(_inside(model, own), found, -np.inf)
     if isinstance(model, Field) and not isinstance(model, LogDensityField):
         raise TypeError(
             f"the model must have a log-density, got {model!r}, which has a score alone; draw it "
@@ -112,20 +116,49 @@ def log_density_at(model: Any, x: Array, like: Any) -> Array:
     return _evaluate(field.log_density, model, x, like, (len(x),))
 
 
+def _is_result(model: Any) -> bool:
+    """Whether this is the result of a fit."""
+    return hasattr(model, "conf_int") and hasattr(model, "predict")
+
+
+def _order(model: Any, x: Array, like: Any) -> list[int]:
+    """Numbers of the columns of data that are those of a fit, in its order."""
+    numbers = np.arange(x.shape[1], dtype=np.float64)[None]
+    order: list[int] = model._points(_as_given(numbers, like))[0].long().tolist()
+    return order
+
+
 def _inside(model: Any, x: Array) -> Any:
     """Whether points lie in the domain of a fit; all do on curved ones, which have no inside."""
     domain = getattr(model, "domain", None)
     if not isinstance(domain, (Box, Domain)):
-        return True
+        return np.ones(len(x), dtype=bool)
     return (domain.depth(torch.as_tensor(x)) >= 0).numpy()
 
 
+def _is_allowed(estimator: Any, x: Array) -> Any:
+    """Whether an estimator has a density at points: those for positive points refuse others."""
+    if getattr(estimator, "domain_", None) != "positive":
+        return np.ones(len(x), dtype=bool)
+    return (x > 0).all(1)
+
+
 def score_at(model: Any, x: Array, like: Any) -> Array:
-    """The score of a model at points, ``(N, D) -> (N, D)``; see `log_density_at`."""
+    """The score of a model at points, NaN outside its domain, ``(N, D) -> (N, D)``.
+
+    See `log_density_at`.
+    """
+    found = np.full(x.shape, np.nan)
     if hasattr(model, "grad_log_density"):
-        return np.asarray(model.grad_log_density(_as_given(x, like)), dtype=np.float64)
-    if hasattr(model, "conf_int") and hasattr(model, "predict"):
-        return score_at(model.field, x, torch.empty(0, dtype=torch.float64))
+        inside = _is_allowed(model, x)
+        if inside.any():
+            found[inside] = model.grad_log_density(_as_given(x[inside], like))
+        return found
+    if _is_result(model):
+        order = _order(model, x, like)
+        scores = score_at(model.field, x[:, order], torch.empty(0, dtype=torch.float64))
+        found[:, order] = np.where(_inside(model, x[:, order])[:, None], scores, np.nan)
+        return found
     field = model if isinstance(model, Field) else _field(model, "grad_log_density")
     return _evaluate(field.score, model, x, like, x.shape)
 

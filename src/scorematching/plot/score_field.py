@@ -81,6 +81,13 @@ def _arrows(
     shown = plane.coordinates(x[some_rows(torch.arange(len(x)), _MAX_DOTS).numpy()])
     pairs = _near(pairs, shown, plane, reach)
     arrows = plane.arrows(score_at(model, plane.points(pairs), data))
+    known = np.isfinite(arrows).all(1)
+    if not known.any():
+        raise ValueError(
+            "model must have a finite score somewhere near the data, got none; is it on the scale "
+            "of these data?"
+        )
+    pairs, arrows = pairs[known], arrows[known]
     lengths = plane.lengths(arrows)
     arrows = arrows / np.sqrt(np.maximum(lengths, 1e-12))[:, None]
     longest = np.sqrt(lengths.max()) if lengths.max() > 0 else 1.0

@@ -92,9 +92,9 @@ def _exact(density: Any, space: Space, n: int, generator: torch.Generator) -> Dr
 def _resampled(density: Any, space: Space, n: int, generator: torch.Generator) -> Drawn:
     if not isinstance(density, Tilted):
         return _exact(density, space, n, generator)
-    pool = density.base.sample(_POOL * n, generator)
+    pool = density.proposal.sample(_POOL * n, generator)
     with torch.no_grad():
-        weights = density.tilt_at(pool).softmax(0)
+        weights = density.log_weight(pool).softmax(0)
     rows = torch.multinomial(weights, n, replacement=True, generator=generator)
     effective = 1 / weights.square().sum().item()
     note = f"effective sample size {effective:.0f} of a pool of {len(pool)}"

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from scorematching.datasets import Standardise
 from scorematching.estimators.density import DensityEstimator
+from scorematching.estimators.density.calibration import calibrate
+from scorematching.estimators.density.nearby import less_nearby, near_points, with_nearby
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
+from scorematching.estimators.density.tilted import Tilted
 from tests.estimators.density.tables import normal
 
 
@@ -86,3 +90,72 @@ def test_a_thin_log_z_does_not_depend_on_the_seed_of_samples(tilted):
     for seed in range(6):
         x = tilted.sample(50, seed)
         assert np.isfinite(x).all() and np.abs(x).max() < 12
+
+
+# Tilts that are not bounded, with peaks where the base has no sample.
+
+
+def peak(x):
+    """A peak of height exp(30) at 7, where N(0, 1) has a density of exp(-25.4)."""
+    return 30 * torch.exp(-2 * (x[:, 0] - 7).square())
+
+
+def grid_log_z(tilt):
+    """By quadrature under N(0, 1)."""
+    grid = torch.linspace(-9, 12, 21_001, dtype=torch.float64)[:, None]
+    return float((normal(1)(grid) + tilt(grid)).logsumexp(0) + math.log(21 / 21_000))
+
+
+def points_with_some_far_out(generator):
+    far = torch.linspace(6.7, 7.3, 30, dtype=torch.float64)[:, None]
+    return torch.cat([normal(1).sample(270, generator), far])
+
+
+def identity():
+    return Standardise(*torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+
+
+def test_a_peak_at_points_far_out_counts(generator):
+    """The base has no sample there: log Z was zero, with an error of zero, and is 3.4."""
+    nearby = near_points(points_with_some_far_out(generator), identity())
+    density = Tilted(normal(1), peak, identity(), 1.0, nearby)
+    found = normalise(density.log_weight, density.proposal, 10_000, generator)
+    truth = grid_log_z(peak)
+    assert truth > 3
+    assert abs(found.log_z - truth) < 5 * found.standard_error < 1
+    density.normaliser = found
+    x = density.sample(500, generator)[:, 0]
+    share = 1 - math.exp(-truth)  # of the peak, where the rest has its mass of one
+    assert abs(float((x > 4).double().mean()) - share) < 5 * (share * (1 - share) / 500) ** 0.5
+
+
+def test_the_size_of_a_tilt_is_that_of_a_known_log_z(generator):
+    """For sizes at which the base sees no peak, the gain is that by quadrature."""
+    x = points_with_some_far_out(generator)
+    nearby = near_points(x, identity())
+    samples = with_nearby(normal(1), nearby).sample(20_000, generator)
+    size = calibrate(peak(x), peak(samples), less_nearby(normal(1), nearby, samples))
+    truth = float(size.size * peak(x).mean()) - grid_log_z(lambda z: size.size * peak(z))
+    assert 0 < size.size < 1
+    assert abs(size.gain - truth) < 5 * size.error
+    seen = peak(normal(1).sample(20_000, generator))
+    assert calibrate(peak(x), seen).size == 2.0  # the largest one that is tried
+
+
+def test_weights_are_densities_over_those_of_the_proposal(generator):
+    x = points_with_some_far_out(generator)
+    for nearby in (None, near_points(x, identity())):
+        density = Tilted(normal(1), peak, identity(), 0.5, nearby)
+        whole = density.proposal(x) + density.log_weight(x)
+        torch.testing.assert_close(whole, normal(1)(x) + 0.5 * peak(x))
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_the_density_of_a_kernel_tilt_has_an_integral_of_one(seed):
+    """It was 1e15 and 10, where the stated standard error of log Z was 0.005 and 0.03."""
+    x = np.r_[np.random.default_rng(seed).normal(size=(300, 1)), [[7.0], [7.2], [7.3]]]
+    settings = {"base": "gaussian", "max_steps": 40, "num_inducing": 30, "random_state": 0}
+    estimator = DensityEstimator("dkef", **settings).fit(x)
+    grid = np.linspace(x.min() - 5, x.max() + 5, 20_001)
+    whole = np.exp(estimator.score_samples(grid[:, None])).sum() * (grid[1] - grid[0])
+    assert abs(np.log(whole)) < 5 * estimator.log_z_standard_error_ + 1e-3 < 0.1

@@ -166,7 +166,8 @@ class DensityEstimator(OutlierMixin, ScoreEstimator):
             return 0.0, 0.0
         generator = self._generator(random_state)
         samples = self.density_.sample(_BRACKET_CHAINS, generator)
-        return bracket(self.density_.tilt_at, self.density_.base, samples, generator)
+        density = self.density_
+        return bracket(density.log_weight, density.proposal, samples, generator)
 
     def score_samples(
         self,

@@ -17,11 +17,12 @@ from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.calibration import Size, calibrate
 from scorematching.estimators.density.choice import Base, choose_base
 from scorematching.estimators.density.fitting import Points
+from scorematching.estimators.density.nearby import less_nearby, near_points, with_nearby
 from scorematching.estimators.density.nice import learn_nice
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
 from scorematching.estimators.density.scaling import Inverse
 from scorematching.estimators.density.selection import Candidate, make_folds
-from scorematching.estimators.density.tilt import learn_tilt
+from scorematching.estimators.density.tilt import NetworkTilt, learn_tilt
 from scorematching.estimators.density.tilted import Tilted
 from scorematching.estimators.time_limit import Clock
 from scorematching.objectives import Objective
@@ -126,26 +127,39 @@ def _tilted(
         report("tilt: none, since training does not lower the held-out loss of the base")
         history = learned.history if learned else []
         return Learned(base.distribution, held_out, base.weights, history=history)
-    size = _size(settings, base, lambda s: learned.tilt(whiten(s)), held, generator)
+    nearby = None if isinstance(learned.tilt, NetworkTilt) else near_points(base.folds.x, whiten)
+    size = _size(settings, base, nearby, lambda s: learned.tilt(whiten(s)), held, generator)
     report(f"tilt: size {size.size:.2f}, held-out gain {size.gain:.3f}, error {size.error:.3f}")
     about = (base.weights, size.size, *learned[1:])
     if size.size == 0:
         return Learned(base.distribution, held_out, *about)
-    density = Tilted(base.distribution, learned.tilt, whiten, size.size)
+    density = Tilted(base.distribution, learned.tilt, whiten, size.size, nearby)
     density.normaliser = normalise(
-        density.tilt_at, base.distribution, settings.num_importance, generator
+        density.log_weight, density.proposal, settings.num_importance, generator
     )
     return Learned(density, held_out, *about)
 
 
-def _size(settings: Any, base: Base, tilt: Any, held: Tensor, generator: torch.Generator) -> Size:
+def _size(
+    settings: Any,
+    base: Base,
+    nearby: Distribution | None,
+    tilt: Any,
+    held: Tensor,
+    generator: torch.Generator,
+) -> Size:
     if not settings.calibrate:
         return Size(1.0, 0.0, 0.0)
     # Flows take a pass for each column of a sample.
     num = max(_MIN_CALIBRATION, _CALIBRATION_ENTRIES // held.shape[1])
     num = min(settings.num_importance, num)
+
+    def with_weights(x: Tensor) -> Tensor:
+        return torch.stack([tilt(x), less_nearby(base.held_out, nearby, x)], 1)
+
     with torch.no_grad():
-        return calibrate(tilt(held), tilt_at_samples(tilt, base.held_out, num, generator))
+        found = tilt_at_samples(with_weights, with_nearby(base.held_out, nearby), num, generator)
+        return calibrate(tilt(held), *found.unbind(1))
 
 
 def _nice(

@@ -12,6 +12,7 @@ from scorematching._random import uniform
 from scorematching.datasets import Transform
 from scorematching.distributions import Distribution
 from scorematching.estimators.density.bases.transformed import score_by_autograd
+from scorematching.estimators.density.nearby import less_nearby, with_nearby
 from scorematching.estimators.density.normaliser import Normaliser
 from scorematching.types import Vector
 
@@ -29,10 +30,13 @@ class Tilted(Distribution):
         tilt: t, ``(N, D) -> (N,)``, of whitened points.
         whiten: T.
         size: a.
+        nearby: where the density may lie beside the base, for a tilt that is not bounded.
 
     Attributes:
         normaliser: the estimate of log Z; zero until it is set.
     """
+
+    nearby: Distribution | None = None
 
     def __init__(
         self,
@@ -40,10 +44,21 @@ class Tilted(Distribution):
         tilt: Callable[[Tensor], Tensor],
         whiten: Transform,
         size: float,
+        nearby: Distribution | None = None,
     ) -> None:
         super().__init__(base.dim, like=base._like)
         self.base, self.tilt, self.whiten, self.size = base, tilt, whiten, size
+        self.nearby = nearby
         self.normaliser = Normaliser.exact()
+
+    @property
+    def proposal(self) -> Distribution:
+        """What is drawn from, in order to integrate or sample the density."""
+        return with_nearby(self.base, self.nearby)
+
+    def log_weight(self, x: Tensor) -> Tensor:
+        """Log of the density without 1 / Z over that of the proposal, ``(N, D) -> (N,)``."""
+        return self.tilt_at(x) + less_nearby(self.base, self.nearby, x)
 
     def tilt_at(self, x: Tensor) -> Tensor:
         """``a t(T(x))``, ``(N, D) -> (N,)``."""
@@ -56,7 +71,7 @@ class Tilted(Distribution):
         return self.base._score(x) + score_by_autograd(self.tilt_at, x)
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        return sample_tilted(self.tilt_at, self.base, n, generator)
+        return sample_tilted(self.log_weight, self.proposal, n, generator)
 
 
 @torch.no_grad()

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorematching._checks import check_count, check_points, check_positive, check_shape
+from scorematching._checks import (
+    check_count,
+    check_points,
+    check_positive,
+    check_shape,
+    torch_numbers,
+)
 from scorematching.evaluation.estimate import Estimate
 from scorematching.evaluation.ksd.stein_kernel import SteinKernel
 
@@ -185,7 +191,7 @@ def _values(f: Any, x: Tensor) -> Tensor:
     """Checked values of f at x, in double precision."""
     with torch.no_grad():
         # A copy, since f may change its points in place.
-        values = torch.as_tensor(f(x.clone()) if callable(f) else f)
+        values = torch.as_tensor(torch_numbers(f(x.clone()) if callable(f) else f, "f"))
     wanted = "f must return one number per point, shape {}"
     check_shape(values, x.shape[:1], wanted, "for several functions call it several times")
     if not bool(values.isfinite().all()):
