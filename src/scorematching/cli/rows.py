@@ -128,8 +128,9 @@ def aside_columns(run: Run, numbers: Any) -> list[str]:
 def known_rows(loaded: Loaded, *runs: Run) -> list[str]:
     """A line that says so, if a table is the one that a run was fitted to."""
     return [
-        f"{loaded.name} is the table that {run.folder} was fitted to: most of its rows are not "
-        "new, and numbers at them are too good"
+        f"{loaded.name} is the table that {run.folder} was fitted to: "
+        f"{run.summary.rows_used - len(run.rows):,} of its {len(loaded.frame):,} rows are not new, "
+        "and numbers at them are too good"
         for run in runs
         if loaded.sha256 == run.summary.sha256
     ]
