@@ -67,6 +67,24 @@ def test_rows_outside_the_domain_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("more", [[], ["--max-rows", "95"]])
+def test_rows_outside_the_domain_are_those_of_the_file(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another row was named where some had missing values, or were not drawn."""
+    frame = pd.DataFrame(np.random.default_rng(0).gamma(3.0, size=(100, 2)), columns=["a", "b"])
+    frame.loc[:19, "a"], frame.loc[50:79:5, "b"] = np.nan, -1.0
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out = ["--drop-missing", "--out", str(tmp_path / "run"), *more]
+    assert main(["fit", str(tmp_path / "t.csv"), "--family", "gamma", *out]) == 1
+    error = capsys.readouterr().err
+    assert "(rows of the table, from 1)" in error
+    named = [
+        int(row) for row in re.findall(r"\d+", error.split("rows that do not:")[1].split(";")[0])
+    ]
+    assert 0 < len(named) <= 6 and set(named) <= {51, 56, 61, 66, 71, 76}
+
+
 @pytest.mark.parametrize("family", ["truncated", "square-root", "gamma"])
 def test_columns_in_small_units_are_refused(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from scorematching.domains.base import RowsError, rows_of_table
 from scorematching.inference import Summary, fit, models
 from scorematching.inference.boundary import ScaleError
 from scorematching.tables import Prepared
@@ -131,7 +132,8 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     x = torch.tensor(table.frame[columns].to_numpy())
     generator = torch.Generator().manual_seed(0)
     try:
-        result = fit(FAMILIES[family](len(columns)), x, generator=generator)
+        with rows_of_table(torch.tensor(table.rows) + 1, len(x)):  # those of the file
+            result = fit(FAMILIES[family](len(columns)), x, generator=generator)
     except ScaleError as error:
         name = columns[error.column or 0]
         raise ValueError(
@@ -141,9 +143,9 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
         ) from error
     except ValueError as error:
         wanted = _WANTED.get(family, "other numbers")
+        counted = " (rows of the table, from 1)" if isinstance(error, RowsError) else ""
         raise ValueError(
-            f"--family {family} needs {wanted}, got {listed(columns)}: {error} (rows are counted "
-            "from zero)"
+            f"--family {family} needs {wanted}, got {listed(columns)}: {error}{counted}"
         ) from error
     summary = result.summary()
     rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
