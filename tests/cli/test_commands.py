@@ -235,7 +235,7 @@ def test_codes_of_missing_values_are_said(
     for rows, is_said in ((3, True), (1, False)):
         changed = table.head(60).copy()
         changed.loc[5 : 4 + rows, "b"] = -999.0
-        changed.loc[9, "a"] = 999.0
+        changed.loc[9:20, "a"] = [999.0] * 3 + [float(n) for n in range(1000, 1009)]  # a long tail
         changed.to_csv(new, index=False)
         for command in (
             ["score", str(small_run), str(new), "--out", str(out), "--overwrite"],

@@ -19,8 +19,9 @@ from scorematching.tables.summary import alike
 FAR = 10.0
 """Distance of the median from the mean of the fit, in standard deviations, that is worth a line."""
 
-MANY = 3
-"""Rows with one value at such a distance that are worth a line, too."""
+MANY, SHARE = 3, 1 / 3
+"""Rows with one value at such a distance that are worth a line, too, and of all rows so far out:
+rounded values of a long tail repeat, too, but each of them less often."""
 
 
 def columns_of(run: Run, loaded: Loaded) -> Any:
@@ -108,9 +109,9 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
 
 
 def _far_value(values: Any, mean: float, std: float) -> tuple[float, int] | None:
-    """The commonest value far from the fit, such as -999, and how often, if not once or twice."""
+    """The commonest value far from the fit, such as -999, and how often, if it stands out."""
     counts = values[(values - mean).abs() > FAR * std].value_counts()
-    if not len(counts) or counts.iloc[0] < MANY:
+    if not len(counts) or counts.iloc[0] < max(MANY, SHARE * counts.sum()):
         return None
     return float(counts.index[0]), int(counts.iloc[0])
 
