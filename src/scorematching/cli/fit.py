@@ -104,6 +104,7 @@ def fit(
     _check_family(family, model, objective)
     out = own_folder(context, out)
     check_new(out, overwrite)
+    _check_outside(data, out)
     rows = _rows(data, max_rows, max_memory)
     chosen = names_of(columns)
     choices = {
@@ -129,6 +130,16 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out, warnings=fitted.warnings), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
+
+
+def _check_outside(data: str, out: Path) -> None:
+    """Refuse a table in the folder that is replaced, with which it would be deleted."""
+    table = Path(data).expanduser()
+    if table.is_file() and out.resolve() in table.resolve().parents:
+        raise ValueError(
+            f"DATA must lie outside the folder that --overwrite replaces, got {data} with --out "
+            f"{out}; move the table, or name another folder"
+        )
 
 
 def _check_executor(executor: str, gpus: float) -> None:
