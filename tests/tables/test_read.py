@@ -314,8 +314,9 @@ def test_numbers_with_decimal_commas_between_spaces(tmp_path: Path) -> None:
     assert read(path).frame.to_numpy().tolist() == x.to_numpy().tolist()
     x.to_csv(path, index=False, header=["a", "b"], sep=" ", decimal=",")
     assert read(path).frame["b"].tolist() == x[1].tolist()
-    path.write_text("i,month,x\n1,2020 01,3\n2,2020 02,5\n")
-    assert read(path).frame.shape == (2, 3)
+    for text in ("i,month,x\n1,2020 01,3\n2,2020 02,5\n", "i,at,x\n1,2020 12,3\n2,2020 11,5\n"):
+        path.write_text(text)
+        assert read(path).frame.shape == (2, 3)
 
 
 def test_one_column_with_decimal_commas_is_noted(tmp_path: Path) -> None:

@@ -161,8 +161,13 @@ def _agreement(lines: list[str], delimiter: str) -> float:
 def _commas_are_decimal(lines: list[str]) -> bool:
     """Whether another delimiter is in every line, so that commas are decimal marks or text."""
     beside = (all(mark in line and f",{mark}" not in line for line in lines) for mark in "\t|")
-    spaced = all(_SPACED.match(f"{line} ") for line in lines[1:] or lines)
-    return all(";" in line for line in lines) or any(beside) or spaced
+    return all(";" in line for line in lines) or any(beside) or _are_spaced(lines)
+
+
+def _are_spaced(lines: list[str]) -> bool:
+    """Whether lines are numbers with decimal commas between spaces, perhaps below names."""
+    numbers = all(_SPACED.match(f"{line} ") for line in lines[1:] or lines)
+    return numbers and len({len(line.split()) for line in lines}) == 1
 
 
 def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
