@@ -47,6 +47,9 @@ _COMPOSITIONS = ("ppi",)
 _EXPECTED = {"ppi": LINEAR, "von-mises-fisher": NONLINEAR, "bingham": NONLINEAR}
 """Findings about a table that are no news to a family."""
 
+_IN_A_TABLE = {"use Simplex.interior(x)": "write 1e-20 in place of zeros, which does the same"}
+"""Advice of domains that calls a function, and what has the same effect in a table."""
+
 _AS_IT_IS = "fitted as it is, without noise; estimates are those of the values in the table"
 """What is done about values that a density would need noise for."""
 
@@ -143,9 +146,8 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
         ) from error
     except ValueError as error:
         wanted = _WANTED.get(family, "other numbers")
-        counted = " (rows of the table, from 1)" if isinstance(error, RowsError) else ""
         raise ValueError(
-            f"--family {family} needs {wanted}, got {listed(columns)}: {error}{counted}"
+            f"--family {family} needs {wanted}, got {listed(columns)}: {_of_table(error)}"
         ) from error
     summary = result.summary()
     rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
@@ -154,6 +156,15 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     facts = (("log-density, up to a constant", _FORMULAS[family]), *summary.facts)
     shown = replace(summary, rows=rows, facts=facts)
     return FamilyFit(family, columns, shown, values, covariance)
+
+
+def _of_table(error: ValueError) -> str:
+    """An error in words for who has a table, and no tensor of rows."""
+    if not isinstance(error, RowsError):
+        return str(error)
+    advice = _IN_A_TABLE.get(error.advice, error.advice)
+    said = RowsError(error.rows, error.count, error.wanted, advice)
+    return f"{said} (rows of the table, from 1)"
 
 
 def _with_names(name: str, columns: list[str]) -> str:
