@@ -103,8 +103,7 @@ def fit(
     check_device(device)
     _check_family(family, model, objective)
     out = own_folder(context, out)
-    check_new(out, overwrite)
-    _check_outside(data, out)
+    _check_places(data, out, overwrite)
     rows = _rows(data, max_rows, max_memory)
     chosen = names_of(columns)
     choices = {
@@ -132,8 +131,9 @@ def fit(
     _finish(out, trouble, "first the figure of gains over the baselines")
 
 
-def _check_outside(data: str, out: Path) -> None:
-    """Refuse a table in the folder that is replaced, with which it would be deleted."""
+def _check_places(data: str, out: Path, overwrite: bool) -> None:
+    """Refuse a folder that exists, and a table in one that is replaced, which would delete it."""
+    check_new(out, overwrite)
     table = Path(data).expanduser()
     if table.is_file() and out.resolve() in table.resolve().parents:
         raise ValueError(
