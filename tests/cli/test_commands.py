@@ -48,10 +48,25 @@ def test_evaluate_new_rows(
     assert main(["evaluate", str(small_run), str(new)]) == 0
     assert capsys.readouterr().out.startswith(f"40 different rows of {new}, mean")
     assert main(["evaluate", str(small_run), str(small_table)]) == 0
-    assert "small.csv is the table that" in capsys.readouterr().out
+    said, held = capsys.readouterr().out, len(open_run(small_run).rows)
+    rows = len(pd.read_csv(small_table))
+    assert f"fitted to: {rows - held} of its {rows} rows are not new" in said
     pd.read_csv(small_table).rename(columns={"tenths": "tenth"}).to_csv(new, index=False)
     assert main(["evaluate", str(small_run), str(new)]) == 1
     assert "'tenths'; is it 'tenth' there?" in capsys.readouterr().err
+
+
+def test_rows_that_a_fit_did_not_draw_are_new(
+    small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of a table of which the fit took a small sample, most rows were said not to be new."""
+    monkeypatch.setattr("scorematching.cli.fit.write_report", lambda *arguments: None)
+    run = tmp_path / "run"
+    assert main(["fit", str(small_table), "--out", str(run), *QUICK, "--max-rows", "40"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), str(small_table)]) == 0
+    assert f"32 of its {len(pd.read_csv(small_table))} rows are not new" in capsys.readouterr().out
 
 
 def test_a_column_is_not_confused_with_another_one_of_the_model() -> None:
@@ -220,7 +235,7 @@ def test_codes_of_missing_values_are_said(
     for rows, is_said in ((3, True), (1, False)):
         changed = table.head(60).copy()
         changed.loc[5 : 4 + rows, "b"] = -999.0
-        changed.loc[9, "a"] = 999.0
+        changed.loc[9:20, "a"] = [999.0] * 3 + [float(n) for n in range(1000, 1009)]  # a long tail
         changed.to_csv(new, index=False)
         for command in (
             ["score", str(small_run), str(new), "--out", str(out), "--overwrite"],
@@ -382,6 +397,8 @@ def test_commands_that_need_the_table_say_so(
     (run / "run.json").write_text(json.dumps(about))
     assert main(["evaluate", str(run)]) == 1
     assert "give its place with --data" in capsys.readouterr().err
+    assert main(["compare", str(run), str(small_run)]) == 1  # where --data means other rows
+    assert "put it there again, or give rows that are new to both" in capsys.readouterr().err
     shutil.copy(small_table, moved)
     assert main(["evaluate", str(run), "--data", str(moved)]) == 0
     moved.write_text(small_table.read_text() + "1,2,3,x,4\n")

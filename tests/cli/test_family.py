@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from scorematching.cli import main
+from scorematching.domains import Simplex
 from scorematching.inference import fit, models
 from scorematching.runs.families import _FORMULAS, FAMILIES
 
@@ -65,6 +66,43 @@ def test_rows_outside_the_domain_are_refused(
     error = capsys.readouterr().err
     assert f"--family {family} needs" in error and message in error and len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_shares_of_zero_have_advice_for_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was to call a function, and gives its estimates when it is followed."""
+    x = np.random.default_rng(0).dirichlet([3.0, 4.0, 5.0], 200)
+    x[5] = [0.0, 0.25, 0.75]
+    path, out = tmp_path / "t.csv", tmp_path / "run"
+    fit_it = ["fit", str(path), "--family", "ppi", "--out", str(out)]
+    pd.DataFrame(x, columns=["a", "b", "c"]).to_csv(path, index=False)
+    assert main(fit_it) == 1
+    assert "do not: 6; write 1e-20 in place of zeros" in capsys.readouterr().err
+    pd.DataFrame(np.where(x > 0, x, 1e-20), columns=["a", "b", "c"]).to_csv(path, index=False)
+    assert main(fit_it) == 0
+    found = json.loads((out / "run.json").read_text())["estimates"]["values"]
+    moved = Simplex.interior(torch.tensor(x))
+    plain = fit(FAMILIES["ppi"](3), moved, generator=torch.Generator().manual_seed(0))
+    assert found == pytest.approx(list(plain.params.values()), rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [[], ["--max-rows", "95"]])
+def test_rows_outside_the_domain_are_those_of_the_file(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another row was named where some had missing values, or were not drawn."""
+    frame = pd.DataFrame(np.random.default_rng(0).gamma(3.0, size=(100, 2)), columns=["a", "b"])
+    frame.loc[:19, "a"], frame.loc[50:79:5, "b"] = np.nan, -1.0
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out = ["--drop-missing", "--out", str(tmp_path / "run"), *more]
+    assert main(["fit", str(tmp_path / "t.csv"), "--family", "gamma", *out]) == 1
+    error = capsys.readouterr().err
+    assert "(rows of the table, from 1)" in error
+    named = [
+        int(row) for row in re.findall(r"\d+", error.split("rows that do not:")[1].split(";")[0])
+    ]
+    assert 0 < len(named) <= 6 and set(named) <= {51, 56, 61, 66, 71, 76}
 
 
 @pytest.mark.parametrize("family", ["truncated", "square-root", "gamma"])

@@ -62,6 +62,24 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_report")
+def test_a_table_in_the_folder_that_is_replaced_is_kept(
+    small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was deleted with the old run."""
+    out, table = tmp_path / "run", tmp_path / "run" / "tables" / "t.csv"
+    assert main(["fit", "banana", "--out", str(out), *QUICK]) == 0
+    table.parent.mkdir()
+    shutil.copy(small_table, table)
+    fit = ["fit", str(table), *QUICK, "--overwrite", "--out"]
+    assert main([*fit, str(out)]) == 1
+    assert "DATA must lie outside the folder that --overwrite rep" in capsys.readouterr().err
+    assert table.read_text() == small_table.read_text()
+    assert about(out)["data"]["source"] == "banana"
+    assert main([*fit, str(tmp_path / "other")]) == 0
+    assert main([*fit, str(tmp_path / "other")]) == 0
+
+
+@pytest.mark.usefixtures("no_report")
 def test_recorded_command_gives_the_same_digits(small_run: Path, tmp_path: Path) -> None:
     command = about(small_run)["command"]
     assert command[:2] == ["scorematching", "fit"]

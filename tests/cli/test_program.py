@@ -21,6 +21,14 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in shown for name in COMMANDS)
 
 
+def test_without_arguments_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help was written as one line, like an error."""
+    cli.main([])
+    shown = capsys.readouterr()
+    lines = (shown.out + shown.err).splitlines()
+    assert len(lines) > 10 and lines[0].startswith("Usage: ") and "Commands:" in lines
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_a_screen_and_has_an_example(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -260,6 +260,22 @@ def test_dropout_in_training_mode_is_named() -> None:
     assert fit(model.eval(), x).method.startswith("closed form")
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_dates_of_pandas_are_named(zone: str | None) -> None:
+    """With a time zone they were a column of 1.6e15; beside numbers they had no name."""
+    days = pd.Series(pd.date_range("2020", periods=30, tz=zone), name="day")
+    table = pd.DataFrame({"size": np.arange(30.0), "day": days, "since": days - days[0]})
+    message = "X must be numbers, got dates or durations"
+    for X, where in (
+        (table, " in 'day', 'since'; divide"),
+        (table[["day"]], " in 'day'; divide"),
+        (table["day"], "; divide"),
+        (pd.Index(days), "; divide"),
+    ):
+        with pytest.raises(TypeError, match=message + where):
+            fit(models.Gaussian(1), X)
+
+
 def test_columns_of_text_are_named() -> None:
     table = pd.DataFrame({"size": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "count": [1, 2, 3]})
     wanted = "X must be numbers .* got DataFrame with something else in 'kind'; leave these columns"

@@ -284,6 +284,7 @@ def test_first_rows_with_text_are_rows(tmp_path: Path, table: pd.DataFrame, mark
         ("depth,0.5,1.5,2.5", "s{}", False),
         ("name,2.5,1.5,a", "s{}", True),  # above numbers
         ("s,30,20,10", "s{}", False),
+        ("gene,1023,877,1201", "g{}", True),  # numbers of samples, above fractions
     ],
 )
 def test_names_of_columns_with_numbers(tmp_path: Path, line: str, text: str, note: bool) -> None:
@@ -296,10 +297,26 @@ def test_names_of_columns_with_numbers(tmp_path: Path, line: str, text: str, not
     assert any("if it is a row, write a line of names above it" in n for n in loaded.notes) == note
 
 
-def test_a_row_that_may_be_names_is_noted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "note"), [("Oslo,-1.5", True), ("Oslo,12", True), ("town,2012", False), ("i,0", False)]
+)
+def test_a_row_that_may_be_names_is_noted(tmp_path: Path, line: str, note: bool) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("Oslo,-1.5\nRom,9.5\nBonn,4.5\n")
-    assert "the first line (Oslo, -1.5) is read as names of the columns" in read(path).notes[1]
+    path.write_text(f"{line}\nRom,9.5\nBonn,4.5\n")
+    said = f"the first line ({line.replace(',', ', ')}) is read as names of the columns"
+    assert (said in str(read(path).notes)) == note
+
+
+def test_numbers_with_decimal_commas_between_spaces(tmp_path: Path) -> None:
+    """They were split at the commas: 0,25 -1,5 was 0, text and 5."""
+    path, x = tmp_path / "t.txt", pd.DataFrame([[0.25, -1.5], [12.0, 3e-7], [-0.5, 2.25]])
+    x.to_csv(path, header=False, index=False, sep=" ", decimal=",")
+    assert read(path).frame.to_numpy().tolist() == x.to_numpy().tolist()
+    x.to_csv(path, index=False, header=["a", "b"], sep=" ", decimal=",")
+    assert read(path).frame["b"].tolist() == x[1].tolist()
+    for text in ("i,month,x\n1,2020 01,3\n2,2020 02,5\n", "i,at,x\n1,2020 12,3\n2,2020 11,5\n"):
+        path.write_text(text)
+        assert read(path).frame.shape == (2, 3)
 
 
 def test_one_column_with_decimal_commas_is_noted(tmp_path: Path) -> None:
@@ -341,6 +358,15 @@ def test_names_that_are_numbers_are_noted(
     assert "first line" not in str(loaded.notes) and loaded.frame.columns[0] == "x400.0"
 
 
+@pytest.mark.parametrize("names", ["1023,877,1201,9", "1,2,3,4", "12345678,5,7,6"])
+def test_whole_numbers_above_fractions_are_noted(tmp_path: Path, names: str) -> None:
+    path = tmp_path / "t.csv"
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    np.savetxt(path, rows, delimiter=",", header=names, comments="", fmt="%.2f")
+    note = f"the first line ({names.replace(',', ', ')}) looks like names of the columns"
+    assert note in str(read(path).notes)
+
+
 def test_first_rows_that_are_none_are_not_noted(tmp_path: Path) -> None:
     """A line of numbers is a row like the others, in order by chance or by what it measures."""
     g, path = np.random.default_rng(0), tmp_path / "t.csv"
@@ -350,6 +376,8 @@ def test_first_rows_that_are_none_are_not_noted(tmp_path: Path) -> None:
         np.exp(np.cumsum(g.random((40, 4)), axis=0)) * 10.0 ** np.arange(4),  # all grow
         np.add.outer(np.arange(40.0), np.arange(6)) ** 1.0,  # all rows have equal steps
         np.cumsum(g.random((40, 5)), axis=1),
+        np.vstack([[0.0, 3.0, 1.0], g.normal(size=(40, 3))]),  # a start at time zero
+        np.vstack([[5.0, 4.0, 5.0], g.normal(size=(40, 3))]),
         *(g.normal(size=(40, 3)) for _ in range(30)),
         *(g.integers(1, 8, size=(40, 5)) for _ in range(30)),
     ]

@@ -74,7 +74,9 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
         if is_reader_gone(error) or ("--debug" in arguments and not is_usage):
             raise
         message = cast("Any", error).format_message() if is_usage else error
-        if message:  # empty where typer has shown the help
+        if type(error).__name__ == "NoArgsIsHelpError":  # of click, whose copy typer may have
+            print(message, file=sys.stderr)
+        elif message:  # empty where typer has shown the help
             print(f"{app.info.name}: {' '.join(str(message).split())}", file=sys.stderr)
         return 2 if is_usage else 1
     if status == INTERRUPTED:  # which is also what typer returns then

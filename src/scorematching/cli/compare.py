@@ -29,6 +29,10 @@ Data = Annotated[
     str | None, typer.Option("--data", help="Rows to compare at; default: those both held out.")
 ]
 
+_NEW_ROWS = "give rows that are new to both runs with --data"
+_ADVICE = (f"put it there again, or {_NEW_ROWS}", f"restore it, or {_NEW_ROWS}")
+"""What to do without the table of the fits; here --data is not its place."""
+
 
 def compare(run_a: RunFolder, run_b: Other, data: Data = None, data_dir: DataDir = None) -> None:
     """Compare two runs at the same rows: the mean difference with its standard error.
@@ -101,7 +105,7 @@ def _common_rows(a: Run, b: Run, data_dir: str | None) -> Any:
             f"{a.folder} and {b.folder} were fitted to different tables; give rows that are new "
             "to both with --data"
         )
-    table = a.prepared(a.read_table(None, data_dir))
+    table = a.prepared(a.read_table(None, data_dir, _ADVICE))
     both = np.isin(table.rows, np.intersect1d(a.rows, b.rows))
     rows = without_copies(a, table.frame[both])
     if len(rows) < 2:

@@ -19,8 +19,9 @@ from scorematching.tables.summary import alike
 FAR = 10.0
 """Distance of the median from the mean of the fit, in standard deviations, that is worth a line."""
 
-MANY = 3
-"""Rows with one value at such a distance that are worth a line, too."""
+MANY, SHARE = 3, 1 / 3
+"""Rows with one value at such a distance that are worth a line, too, and of all rows so far out:
+rounded values of a long tail repeat, too, but each of them less often."""
 
 
 def columns_of(run: Run, loaded: Loaded) -> Any:
@@ -108,9 +109,9 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
 
 
 def _far_value(values: Any, mean: float, std: float) -> tuple[float, int] | None:
-    """The commonest value far from the fit, such as -999, and how often, if not once or twice."""
+    """The commonest value far from the fit, such as -999, and how often, if it stands out."""
     counts = values[(values - mean).abs() > FAR * std].value_counts()
-    if not len(counts) or counts.iloc[0] < MANY:
+    if not len(counts) or counts.iloc[0] < max(MANY, SHARE * counts.sum()):
         return None
     return float(counts.index[0]), int(counts.iloc[0])
 
@@ -128,8 +129,9 @@ def aside_columns(run: Run, numbers: Any) -> list[str]:
 def known_rows(loaded: Loaded, *runs: Run) -> list[str]:
     """A line that says so, if a table is the one that a run was fitted to."""
     return [
-        f"{loaded.name} is the table that {run.folder} was fitted to: most of its rows are not "
-        "new, and numbers at them are too good"
+        f"{loaded.name} is the table that {run.folder} was fitted to: "
+        f"{run.summary.rows_used - len(run.rows):,} of its {len(loaded.frame):,} rows are not new, "
+        "and numbers at them are too good"
         for run in runs
         if loaded.sha256 == run.summary.sha256
     ]

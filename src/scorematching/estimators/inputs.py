@@ -74,15 +74,23 @@ def _refuse_other_types(X: Any) -> None:
             f"X must hold real numbers, got {dtype}: Complex data not supported; pass real and "
             "imaginary parts as columns of their own"
         )
-    if dtype is None and len(set(getattr(X, "dtypes", ()))) == 1:
-        (dtype,) = set(X.dtypes)  # of a data frame, which becomes an array of this type
-    if getattr(dtype, "kind", "") in ("m", "M"):
-        raise ValueError(
-            f"X must hold numbers, got dates or durations ({dtype}); convert them to numbers in a "
-            'unit of your choice, for example (X - X.min()) / numpy.timedelta64(1, "D")'
-        )
+    _refuse_dates(X, dtype)
     if isinstance(X, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in X):
         _refuse_ragged([len(row) for row in X])
+
+
+def _refuse_dates(X: Any, dtype: Any) -> None:
+    """Refuse arrays of dates or durations, and data frames with columns of them."""
+    named = dtype is None and hasattr(X, "columns") and hasattr(X, "dtypes")
+    types = zip(X.columns, X.dtypes) if named else [(None, dtype)]
+    found = [(name, each) for name, each in types if getattr(each, "kind", "") in ("m", "M")]
+    if found:
+        where = f"in {', '.join(repr(name) for name, _ in found[:5])} " if named else ""
+        raise ValueError(
+            f"X must hold numbers, got dates or durations {where}({found[0][1]}); convert them to "
+            "numbers in a unit of your choice, for example (X - X.min()) / "
+            'numpy.timedelta64(1, "D")'
+        )
 
 
 def _refuse_ragged(lengths: list[int]) -> None:

@@ -172,7 +172,7 @@ def _entries(name: str, shape: torch.Size) -> Iterator[str]:
 
 
 def _columns_without_numbers(table: Any) -> list[str]:
-    """Names of the columns of a data frame that hold text, dates or the like."""
+    """Names of the columns of a data frame that hold text or the like."""
     bad = []
     for i, name in enumerate(table.columns if hasattr(table, "iloc") else ()):
         try:
@@ -184,6 +184,7 @@ def _columns_without_numbers(table: Any) -> list[str]:
 
 def as_float64(value: Any, name: str) -> Tensor:
     """Numbers of any kind as a float64 tensor on the CPU."""
+    _refuse_dates(value, name)
     try:
         plain = _detached(value)
         is_real = not np.iscomplexobj(plain)
@@ -215,16 +216,29 @@ def _as_array(value: Any) -> Any:
 
 
 def _refuse_disguised(value: Any, name: str) -> None:
-    """Refuse masked entries, dates and durations, which numpy converts to numbers."""
+    """Refuse masked entries, and dates in lists, which numpy converts to numbers."""
     if np.ma.is_masked(value):
         raise ValueError(
             f"{name} must have no masked entries, got {np.ma.count_masked(value)}; drop these "
             f"rows, or mark entries as missing with {name}.filled(numpy.nan)"
         )
-    if np.asarray(value).dtype.kind in "mM":
+    _refuse_dates(np.asarray(value), name)
+
+
+def _refuse_dates(value: Any, name: str) -> None:
+    """Refuse dates and durations, which are converted to numbers in a unit that nobody chose.
+
+    Pandas converts those with a time zone, too, which numpy takes for objects.
+    """
+    named = hasattr(value, "columns") and hasattr(value, "dtypes")
+    types = value.dtypes if named else [getattr(value, "dtype", None)]
+    columns = value.columns if named else [None]
+    found = [c for c, dtype in zip(columns, types) if getattr(dtype, "kind", "") in ("m", "M")]
+    if found:
+        where = f" in {', '.join(map(repr, found[:5]))}" if named else ""
         raise TypeError(
-            f"{name} must be numbers, got dates or durations; divide durations by a unit, such as "
-            'numpy.timedelta64(1, "D")'
+            f"{name} must be numbers, got dates or durations{where}; divide durations by a unit, "
+            'such as numpy.timedelta64(1, "D")'
         )
 
 

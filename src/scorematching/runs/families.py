@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from scorematching.domains.base import RowsError, rows_of_table
 from scorematching.inference import Summary, fit, models
 from scorematching.inference.boundary import ScaleError
 from scorematching.tables import Prepared
@@ -45,6 +46,9 @@ _COMPOSITIONS = ("ppi",)
 
 _EXPECTED = {"ppi": LINEAR, "von-mises-fisher": NONLINEAR, "bingham": NONLINEAR}
 """Findings about a table that are no news to a family."""
+
+_IN_A_TABLE = {"use Simplex.interior(x)": "write 1e-20 in place of zeros, which does the same"}
+"""Advice of domains that calls a function, and what has the same effect in a table."""
 
 _AS_IT_IS = "fitted as it is, without noise; estimates are those of the values in the table"
 """What is done about values that a density would need noise for."""
@@ -131,7 +135,8 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     x = torch.tensor(table.frame[columns].to_numpy())
     generator = torch.Generator().manual_seed(0)
     try:
-        result = fit(FAMILIES[family](len(columns)), x, generator=generator)
+        with rows_of_table(torch.tensor(table.rows) + 1, len(x)):  # those of the file
+            result = fit(FAMILIES[family](len(columns)), x, generator=generator)
     except ScaleError as error:
         name = columns[error.column or 0]
         raise ValueError(
@@ -142,8 +147,7 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     except ValueError as error:
         wanted = _WANTED.get(family, "other numbers")
         raise ValueError(
-            f"--family {family} needs {wanted}, got {listed(columns)}: {error} (rows are counted "
-            "from zero)"
+            f"--family {family} needs {wanted}, got {listed(columns)}: {_of_table(error)}"
         ) from error
     summary = result.summary()
     rows = tuple((_with_names(name, columns), numbers) for name, numbers in summary.rows)
@@ -152,6 +156,15 @@ def fit_family(table: Prepared, family: str) -> FamilyFit:
     facts = (("log-density, up to a constant", _FORMULAS[family]), *summary.facts)
     shown = replace(summary, rows=rows, facts=facts)
     return FamilyFit(family, columns, shown, values, covariance)
+
+
+def _of_table(error: ValueError) -> str:
+    """An error in words for who has a table, and no tensor of rows."""
+    if not isinstance(error, RowsError):
+        return str(error)
+    advice = _IN_A_TABLE.get(error.advice, error.advice)
+    said = RowsError(error.rows, error.count, error.wanted, advice)
+    return f"{said} (rows of the table, from 1)"
 
 
 def _with_names(name: str, columns: list[str]) -> str:

@@ -156,12 +156,21 @@ class Run:
         names = getattr(self.model, "feature_names_in_", self.summary.modelled)
         return [str(name) for name in names]
 
-    def read_table(self, source: str | None = None, data_dir: str | None = None) -> Loaded:
+    def read_table(
+        self,
+        source: str | None = None,
+        data_dir: str | None = None,
+        advice: tuple[str, str] = (
+            "give its place with --data",
+            "give the old file with --data, or fit again",
+        ),
+    ) -> Loaded:
         """Read the table that the run was fitted to again.
 
         Args:
             source: where it is now; None is where it was.
             data_dir: where files of data sets are looked for.
+            advice: what to do if it is not there, and if it has changed.
 
         Raises:
             RunError: if it is not there, or its content has changed.
@@ -173,13 +182,12 @@ class Run:
         except FileNotFoundError:
             raise RunError(
                 f"this needs the table that {self.folder} was fitted to, which is not at {place}; "
-                "give its place with --data"
+                f"{advice[0]}"
             ) from None
         if loaded.sha256 != self.summary.sha256:
             other = "" if source is None else "is another table, or "
             raise RunError(
-                f"{place} {other}has changed since {self.folder} was fitted to it; give the old "
-                "file with --data, or fit again"
+                f"{place} {other}has changed since {self.folder} was fitted to it; {advice[1]}"
             )
         return loaded
 

@@ -16,7 +16,11 @@ _COLUMNS, _ROWS = 3, 3
 _STEPS, _EQUAL = 5, 0.05
 """Columns whose steps are equal by chance in few rows, and by how much rounded steps may differ."""
 
-_MOST = 0.8
+_MOST, _WHOLE = 0.8, 0.1
+"""Share of the columns in which names are far from all rows, and of whole numbers among fractions.
+"""
+
+_FIRST_YEAR, _LAST_YEAR = 1500, 2100
 
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
@@ -28,7 +32,8 @@ def perhaps_names(frame: Any) -> str | None:
     """A note if the first row looks like the line of names, such as wavelengths.
 
     Its numbers are in order, and either their steps are equal, which they are in no other row, or
-    they are far from those of all other rows in most columns.
+    they are far from those of all other rows in most columns. Or they are whole, above columns of
+    fractions.
 
     Args:
         frame: a pandas data frame, read without a line of names.
@@ -43,16 +48,12 @@ def perhaps_names(frame: Any) -> str | None:
     if not numeric or frame.shape[1] < _COLUMNS or len(frame) <= _ROWS:
         return None
     first = frame.iloc[0].to_numpy(np.float64)
-    steps = np.diff(first)
-    if not ((steps > 0).all() or (steps < 0).all()):
-        return None
-    others = frame.iloc[1:].to_numpy(np.float64)
-    if not (_alone_has_equal_steps(first, others) or _far(first, others).mean() >= _MOST):
+    if not (_is_alone_in_order(first, frame) or _is_alone_whole(first, frame)):
         return None
     return (
-        f"the first line ({listed(f'{number:g}' for number in first)}) looks like names of the "
+        f"the first line ({listed(f'{number:.12g}' for number in first)}) looks like names of the "
         "columns, but is read as a row: if it is none, write a letter before each, as in "
-        f"x{first[0]:g}, and fit again"
+        f"x{first[0]:.12g}, and fit again"
     )
 
 
@@ -62,11 +63,14 @@ def perhaps_row(names: Sequence[str]) -> str | None:
     Example:
         >>> perhaps_row(["country", "2001", "2002"]), perhaps_row(["Oslo", "-1.2"]) is None
         (None, False)
+        >>> perhaps_row(["index", "0"]), perhaps_row(["Oslo", "12"]) is None
+        (None, False)
     """
     found = [name for name in names if _NUMBER.fullmatch(name)]
     numbers = [float(name.replace(",", ".")) for name in found]
     in_order = sorted(set(numbers)) in (numbers, numbers[::-1])
-    plain = all(name.isdigit() for name in found) or len(found) >= _COLUMNS
+    alone = len(found) == 1 and not (numbers[0] == 0 or _FIRST_YEAR <= numbers[0] < _LAST_YEAR)
+    plain = (all(name.isdigit() for name in found) and not alone) or len(found) >= _COLUMNS
     if not found or (in_order and plain and min(numbers) >= 0):
         return None
     return (
@@ -94,6 +98,25 @@ def perhaps_decimals(lines: Iterable[str]) -> str | None:
         f"the first line ({found[0]}) is read as two columns: if it is one number with a decimal "
         "comma, write points"
     )
+
+
+def _is_alone_in_order(first: NDArray[np.float64], frame: Any) -> bool:
+    """Whether the first row is in order, with equal steps or far from all others."""
+    steps = np.diff(first)
+    if not ((steps > 0).all() or (steps < 0).all()):
+        return False
+    others = frame.iloc[1:].to_numpy(np.float64)
+    return _alone_has_equal_steps(first, others) or bool(_far(first, others).mean() >= _MOST)
+
+
+def _is_alone_whole(first: NDArray[np.float64], frame: Any) -> bool:
+    """Whether the first row has different positive whole numbers, above columns of fractions."""
+    if not ((first > 0).all() and (first == np.round(first)).all()):
+        return False
+    others = frame.iloc[1 : _SNIFFED + 1].to_numpy(np.float64)
+    whole = others == np.round(others)
+    fractions = not whole.all(1).any() and bool((whole.mean(0) <= _WHOLE).all())
+    return fractions and len(np.unique(first)) == len(first)
 
 
 def _alone_has_equal_steps(first: NDArray[np.float64], others: NDArray[np.float64]) -> bool:

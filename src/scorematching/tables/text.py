@@ -18,6 +18,9 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _SNIFFED, _AGREED = 50, 0.9
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
+_SPACED = re.compile(r"(\s*[-+]?(0|[1-9]\d*)(,\d+([eE][-+]?\d+)?)?(?=\s)){2,}\s*$")
+"""Numbers with spaces between them, some with decimal commas; a space follows the last one."""
+
 _GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}([.,]\d{3})+\s*$")
 _BELOW_THOUSAND = re.compile(r"\s*[-+]?\d{1,3}\s*$")
 _MISSING = {"", "na", "nan", "n/a", "null", "none", "-nan", "#n/a", "<na>"}
@@ -158,7 +161,13 @@ def _agreement(lines: list[str], delimiter: str) -> float:
 def _commas_are_decimal(lines: list[str]) -> bool:
     """Whether another delimiter is in every line, so that commas are decimal marks or text."""
     beside = (all(mark in line and f",{mark}" not in line for line in lines) for mark in "\t|")
-    return all(";" in line for line in lines) or any(beside)
+    return all(";" in line for line in lines) or any(beside) or _are_spaced(lines)
+
+
+def _are_spaced(lines: list[str]) -> bool:
+    """Whether lines are numbers with decimal commas between spaces, perhaps below names."""
+    numbers = all(_SPACED.match(f"{line} ") for line in lines[1:] or lines)
+    return numbers and len({len(line.split()) for line in lines}) == 1
 
 
 def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
@@ -166,7 +175,7 @@ def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
 
     An empty first field is of names, unless another row has one, too. Names beside numbers, such as
     wavelengths, are of columns without text, or are found in no other row, where the numbers are in
-    order.
+    order, or are whole above columns of fractions.
     """
     first, *others = rows
     kinds = [_kind(cell, delimiter) for cell in first]
@@ -180,16 +189,23 @@ def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
     alike = [_mostly(cells, kind, delimiter) for cells, kind in zip(columns, kinds)]
     if not columns or not all(alike):
         return False
-    numbers = [_value(cell) for cell, kind in zip(first, kinds) if kind == "number"]
-    texts = [(c, cells) for c, cells, kind in zip(first, columns, kinds) if kind == "text"]
-    again = any(is_date(cell) or cell in cells for cell, cells in texts)
-    return again or not (_rise(numbers) or _rise(numbers[::-1]))
+    of = {kind: [(c, b) for c, b, k in zip(first, columns, kinds) if k == kind] for kind in kinds}
+    numbers = [_value(cell) for cell, _ in of["number"]]
+    again = any(is_date(cell) or cell in cells for cell, cells in of["text"])
+    whole = all(cell.strip().isdigit() and _are_fractions(cells) for cell, cells in of["number"])
+    return again or not (_rise(numbers) or _rise(numbers[::-1]) or whole)
 
 
 def _mostly(cells: list[str], kind: str, delimiter: str) -> bool:
     """Whether most fields of a column are of a kind, or the kind says nothing of others."""
     same = sum(_kind(cell, delimiter) == kind for cell in cells)
     return kind == "missing" or not cells or 2 * same > len(cells)
+
+
+def _are_fractions(cells: list[str]) -> bool:
+    """Whether nearly all fields are no whole numbers."""
+    fractions = sum(not cell.strip().lstrip("+-").isdigit() for cell in cells)
+    return fractions > 0 and fractions >= _AGREED * len(cells)
 
 
 def _rise(numbers: list[float]) -> bool:

@@ -111,7 +111,15 @@ OTHER = {
     "durations": (np.arange(20).reshape(10, 2).astype("m8[s]"), r"dates or durations \(timedelta"),
     "frame of dates": (
         pd.DataFrame(np.arange(20).reshape(10, 2).astype("M8[ns]"), columns=["a", "b"]),
-        r"dates or durations \(datetime64",
+        r"dates or durations in 'a', 'b' \(datetime64",
+    ),
+    "dates beside numbers": (
+        pd.DataFrame({"a": x[:, 0], "day": pd.date_range("2020", periods=len(x), tz="UTC")}),
+        r"dates or durations in 'day' \(datetime64",
+    ),
+    "durations beside numbers": (
+        pd.DataFrame({"a": x[:, 0], "since": pd.to_timedelta(np.arange(len(x)), unit="s")}),
+        r"dates or durations in 'since' \(timedelta64",
     ),
     "ragged": ([[1.0, 2.0], [3.0, 4.0], [5.0]], "got 1 values in row 2 and 2 in row 0"),
     "set": ({1.0, 2.0}, "got a set"),
