@@ -325,6 +325,25 @@ def test_running_sums_of_exponentials_far_apart(route: str, dtype: torch.dtype) 
         assert_close(a, b, FLOAT32 if dtype == torch.float32 else ROUTES)
 
 
+@pytest.mark.parametrize("objective", [VR, sm.ScoreMatching()], ids=["VR", "SM"])
+@pytest.mark.parametrize("dim", [1, -1])
+def test_running_sums_of_exponentials_with_masked_terms(objective: sm.Objective, dim: int) -> None:
+    """Terms of minus infinity add nothing: first, in the middle and side by side."""
+    x, w = points(8, 6), nn.Parameter(points(1)[:, None])
+    masked = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+    module = nn.Module()
+    module.w = w
+
+    def model(x: Tensor) -> Tensor:
+        sums = torch.logcumsumexp((x * w).masked_fill(masked, -torch.inf), dim)
+        return torch.where(sums > -torch.inf, sums, 0.0).sum(1)
+
+    def by_hand(x: Tensor) -> Tensor:
+        return 3 * x[:, 1] * w[0] + 2 * torch.logaddexp(x[:, 1] * w[0], x[:, 4] * w[0])
+
+    assert_same_as(model, by_hand, module, x, objective)
+
+
 class Attention(nn.Module):
     """Attention with a key of zeros beside those of the sequence."""
 

@@ -191,16 +191,18 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`torch.logcumsumexp`, in log2(length) sums of two terms.
 
-    With one maximum for the whole axis, terms far below it would be lost.
+    With one maximum for the whole axis, terms far below it would be lost. The sum of two terms of
+    minus infinity has no derivative, so that these are replaced by the least number.
     """
     if input.ndim == 0:
         raise NoRule
-    y, step = input.movedim(dim, 0), 1
+    least = torch.finfo(input.dtype).min
+    y, step = torch.masked_fill(input, input == -torch.inf, least).movedim(dim, 0), 1
     while step < y.shape[0]:
         sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
         y = torch.cat([y[:step], sums])
         step *= 2
-    return y.movedim(0, dim)
+    return torch.masked_fill(y, y == least, -torch.inf).movedim(0, dim)
 
 
 def binary_cross_entropy_with_logits(
