@@ -305,6 +305,14 @@ def test_operations_that_are_right_at_zeros(how: str, objective: sm.Objective) -
     assert_same_as(model, truth, module, x, objective)
 
 
+def test_scores_of_cross_entropy_at_large_logits() -> None:
+    """The derivative of softplus jumps by 2e-9 at 20, that of log(sigmoid) does not."""
+    z = torch.tensor([-25.0, -20.1, -19.9, 19.9, 20.1, 25.0], dtype=torch.float64)[:, None]
+    score, divergence = LogDensityField(lambda z: logistic(z, 0.25)).score_and_divergence(z)
+    assert_close(score, 0.25 - torch.sigmoid(z), 1e-14)
+    assert_close(divergence, -(torch.sigmoid(z) * torch.sigmoid(-z)).squeeze(1), 1e-14)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("route", ["auto", "reverse"])
 def test_running_sums_of_exponentials_far_apart(route: str, dtype: torch.dtype) -> None:

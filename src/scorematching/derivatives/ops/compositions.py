@@ -214,14 +214,15 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """The function of `torch.nn.functional`, from `softplus`.
+    """The function of `torch.nn.functional`, from `logsigmoid`.
 
-    Torch's decomposition has the modulus of logits, which bends at zero.
+    Torch's decomposition has the modulus of logits, which bends at zero. `softplus` is linear above
+    20, where its derivative jumps by 2e-9.
     """
     if others or not isinstance(reduction, str) or any(v is not None for v in kwargs.values()):
         raise NoRule  # torch.binary_cross_entropy_with_logits has another signature
     positive = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
-    loss = (1 - target) * input + positive * F.softplus(-input)
+    loss = (1 - target) * input - positive * F.logsigmoid(input)
     loss = loss if weight is None else loss * weight
     return loss if reduction == "none" else getattr(loss, reduction)()
 
