@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.functional import softplus
 
 import scorematching as sm
 from scorematching.errors import WrongDerivativeError
@@ -42,3 +43,17 @@ def test_structure_far_below_the_spread_of_a_column_is_smooth(generator: torch.G
     bump = (-0.5 * x.square()).exp()
     expected = (0.5 * (x * bump).square() + (x.square() - 1) * bump).sum(-1)
     assert torch.allclose(loss, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sharpness", [1e3, 3e3])
+def test_bends_within_a_thousandth_of_the_spread_are_smooth(sharpness: float) -> None:
+    """In single precision both places beside a point on a lattice were beyond its bend."""
+    x = torch.cartesian_prod(*[torch.arange(8.0)] * 2)
+
+    def bends(x: torch.Tensor) -> torch.Tensor:
+        return -softplus(sharpness * (x - 2)).sum(-1) / sharpness - 0.5 * x.square().sum(-1)
+
+    score, divergence = sm.LogDensityField(bends).score_and_divergence(x)
+    slope = torch.sigmoid(sharpness * (x - 2))
+    assert torch.allclose(score, -slope - x)
+    assert torch.allclose(divergence, -(sharpness * slope * (1 - slope) + 1).sum(-1))

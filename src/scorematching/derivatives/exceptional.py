@@ -27,15 +27,16 @@ def is_exceptional(
     if x.dtype not in verification.TOLERANCES:
         return False
     tolerance, share = (1e-3, 2.0**-26) if x.dtype == torch.float64 else (5e-2, 2.0**-10)
-    signs = share * verification.fixed_signs(x, seed=4)
+    signs = verification.fixed_signs(x, seed=4)
     beside: list[list[Tensor]] = []
-    for length in (_spreads, _sizes):  # the second only where the first is conspicuous
-        step = length(x) * signs
+    # The second and third only where those before are conspicuous.
+    for part, length in ((share, _spreads), (share, _sizes), (1.0, _roundings)):
+        step = part * length(x) * signs
         try:
             beside += [[t.detach() for t in ask(x + way, v)] for way in (step, -step)]
         except Exception:  # points on the boundary of what the model takes
             return False
-        # With both pairs, which differ from each other by rounding, too.
+        # With all pairs, which differ from each other by rounding, too.
         pairs = zip(found, map(torch.stack, zip(*beside)))
         if not any(_stands_out(mine, others, tolerance) for mine, others in pairs):
             return False
@@ -58,14 +59,26 @@ def _sizes(x: Tensor) -> Tensor:
     """The modulus of every coordinate, or the smallest one above zero; at most its spread.
 
     A function that is steep beside its points, such as the logarithm at 1e-20, or all of them where
-    one point far away makes the spread, is not so within a small part of their size. Coordinates
-    that are equal have different numbers, so that points leave a tie between them.
+    one point far away makes the spread, is not so within a small part of their size.
     """
     sizes = x.abs()
     smallest = torch.where(sizes > 0, sizes, torch.inf).amin(0)
-    sizes = torch.where(sizes > 0, sizes, smallest).minimum(_spreads(x))
-    apart = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
-    return sizes * apart.reshape(x[0].shape)
+    return torch.where(sizes > 0, sizes, smallest).minimum(_spreads(x)) * _apart(x)
+
+
+def _roundings(x: Tensor) -> Tensor:
+    """Some units of rounding of every coordinate, or of the smallest one above zero.
+
+    The part of their size is 1e-3 in single precision, beyond the whole bend of a sharp softplus at
+    points on a lattice.
+    """
+    return 64 * torch.finfo(x.dtype).eps * x.abs().maximum(_sizes(x)) * _apart(x)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """Factors that differ between coordinates, so that equal ones leave a tie between them."""
+    factors = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
+    return factors.reshape(x[0].shape)
 
 
 def _stands_out(value: Tensor, others: Tensor, tolerance: float) -> bool:
