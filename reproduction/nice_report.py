@@ -71,7 +71,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
     for variant, mine in by_variant(runs).items():
         if _name(mine[0]) in ("SM", "SSM-VR"):
             found.append(_pace(variant, mine))
-            found += [_start(variant, run) for run in mine if run.metrics.get("valid_sm_by_second")]
+            timed = [m for m in mine if len(m.metrics.get("valid_sm_by_second", ())) > 1]
+            found += [_start(variant, run) for run in timed]
         found += _by_seed(variant, [run for run in mine if "test_sm" in run.metrics])
         for run in mine:
             if run.metrics["diverged_at_step"] is not None:

@@ -38,6 +38,9 @@ ALL = Path(__file__).with_name("all.toml")
 LENGTHS = ("epochs", "iterations")
 """Settings that say how long a run is; measurements of these names say how far it came."""
 
+DIVERGED = ("diverged_at_step", "diverged_at")
+"""Measurements that are the step at which a run diverged, of flows and of autoencoders."""
+
 KEYS = ("experiment", "only", "seeds", "seconds", "set")
 
 
@@ -168,7 +171,7 @@ def _is_known(task: Task, known: Mapping[tuple[str, str, int], Run]) -> bool:
         return False
     asked = as_numbers(task.config)
     lengths = [name for name in LENGTHS if name in asked and name in run.metrics]
-    diverged = run.metrics.get("diverged_at_step") is not None
+    diverged = any(run.metrics.get(name) is not None for name in DIVERGED)
     return diverged or all(run.metrics[name] >= asked[name] for name in lengths)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.functional import softplus
 
 import scorematching as sm
+from scorematching.derivatives.exceptional import is_exceptional
 from scorematching.errors import WrongDerivativeError
 
 
@@ -42,3 +44,67 @@ def test_structure_far_below_the_spread_of_a_column_is_smooth(generator: torch.G
     bump = (-0.5 * x.square()).exp()
     expected = (0.5 * (x * bump).square() + (x.square() - 1) * bump).sum(-1)
     assert torch.allclose(loss, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sharpness", [1e3, 3e3])
+def test_bends_within_a_thousandth_of_the_spread_are_smooth(sharpness: float) -> None:
+    """In single precision both places beside a point on a lattice were beyond its bend."""
+    x = torch.cartesian_prod(*[torch.arange(8.0)] * 2)
+
+    def bends(x: torch.Tensor) -> torch.Tensor:
+        return -softplus(sharpness * (x - 2)).sum(-1) / sharpness - 0.5 * x.square().sum(-1)
+
+    score, divergence = sm.LogDensityField(bends).score_and_divergence(x)
+    slope = torch.sigmoid(sharpness * (x - 2))
+    assert torch.allclose(score, -slope - x)
+    assert torch.allclose(divergence, -(sharpness * slope * (1 - slope) + 1).sum(-1))
+
+
+def density_of_sets(x: torch.Tensor) -> torch.Tensor:
+    """A log-density of sets of points ``(N, K, 2)``, filled up with zeros."""
+    there = (x != 0).any(-1, keepdim=True)
+    return ((x - 1).sin() * there).sum((1, 2)).exp() - (x * there).square().sum((1, 2))
+
+
+SIZES = torch.arange(40) % 5 + 2
+
+
+def sets(generator: torch.Generator) -> torch.Tensor:
+    """Sets of two to six points in the plane."""
+    x = torch.randn(40, 6, 2, dtype=torch.float64, generator=generator)
+    return x * (torch.arange(6) < SIZES[:, None])[..., None]
+
+
+def test_zeros_that_stand_for_padding_are_ordinary(generator: torch.Generator) -> None:
+    """The model means another function at zeros than beside them: that of fewer points.
+
+    It was refused if one of the sets that are looked at was filled up.
+    """
+    x, objective = sets(generator), sm.SlicedScoreMatchingVR()
+    v = objective.draw(x, generator)
+    loss = objective.loss(sm.LogDensityField(density_of_sets), x, v)
+    for size in range(2, 7):
+        rows = size == SIZES
+        alone = sm.LogDensityField(density_of_sets)
+        wanted = objective.loss(alone, x[rows, :size], v[:, rows, :size])
+        assert torch.allclose(loss[rows], wanted)
+
+
+def test_conventions_are_found_in_sets_that_are_not_filled_up(generator: torch.Generator) -> None:
+    x = sets(generator)
+    x[4, 1, 0] = 0.0
+    with pytest.raises(WrongDerivativeError, match="right beside them"):
+        sm.ScoreMatching()(lambda x: density_of_sets(x) - x.abs().square().sum((1, 2)), x)
+
+
+def test_answers_that_rounding_spoils_close_to_a_point_clear_nothing() -> None:
+    """As of ``where(x == 0, 1, expm1(x) / x)``, whose second derivative at zero is 1/3."""
+    x = torch.tensor([[0.0], [1.0], [2.0], [4.0]], dtype=torch.float64)
+
+    def answer(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = x.squeeze(1)
+        curvature = torch.where(z.abs() < 1e-11, 1e9 * z.sign(), 1 / 3)
+        return torch.zeros_like(x), torch.where(z == 0, 0.0, curvature)
+
+    v = torch.ones(1, 4, 1, dtype=torch.float64)
+    assert is_exceptional(answer, answer(x, v), x, v)

@@ -305,6 +305,14 @@ def test_operations_that_are_right_at_zeros(how: str, objective: sm.Objective) -
     assert_same_as(model, truth, module, x, objective)
 
 
+def test_scores_of_cross_entropy_at_large_logits() -> None:
+    """The derivative of softplus jumps by 2e-9 at 20, that of log(sigmoid) does not."""
+    z = torch.tensor([-25.0, -20.1, -19.9, 19.9, 20.1, 25.0], dtype=torch.float64)[:, None]
+    score, divergence = LogDensityField(lambda z: logistic(z, 0.25)).score_and_divergence(z)
+    assert_close(score, 0.25 - torch.sigmoid(z), 1e-14)
+    assert_close(divergence, -(torch.sigmoid(z) * torch.sigmoid(-z)).squeeze(1), 1e-14)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("route", ["auto", "reverse"])
 def test_running_sums_of_exponentials_far_apart(route: str, dtype: torch.dtype) -> None:
@@ -323,6 +331,25 @@ def test_running_sums_of_exponentials_far_apart(route: str, dtype: torch.dtype) 
     )
     for a, b in zip(found, wanted):
         assert_close(a, b, FLOAT32 if dtype == torch.float32 else ROUTES)
+
+
+@pytest.mark.parametrize("objective", [VR, sm.ScoreMatching()], ids=["VR", "SM"])
+@pytest.mark.parametrize("dim", [1, -1])
+def test_running_sums_of_exponentials_with_masked_terms(objective: sm.Objective, dim: int) -> None:
+    """Terms of minus infinity add nothing: first, in the middle and side by side."""
+    x, w = points(8, 6), nn.Parameter(points(1)[:, None])
+    masked = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+    module = nn.Module()
+    module.w = w
+
+    def model(x: Tensor) -> Tensor:
+        sums = torch.logcumsumexp((x * w).masked_fill(masked, -torch.inf), dim)
+        return torch.where(sums > -torch.inf, sums, 0.0).sum(1)
+
+    def by_hand(x: Tensor) -> Tensor:
+        return 3 * x[:, 1] * w[0] + 2 * torch.logaddexp(x[:, 1] * w[0], x[:, 4] * w[0])
+
+    assert_same_as(model, by_hand, module, x, objective)
 
 
 class Attention(nn.Module):

@@ -119,6 +119,15 @@ def test_distances_of_clusters_far_apart_in_single_precision():
     assert (naive - wanted).abs().max() > 1  # the textbook formula
 
 
+def test_kernels_are_compiled_for_any_number_of_points():
+    """With the number of points unknown, as `torch.compile` has it when batches differ in size."""
+    kernel = RBF(1.3)
+    compiled = torch.compile(kernel.grad_sum, backend="eager", fullgraph=True, dynamic=True)
+    for num in (40, 70):
+        x = points(num, 3)
+        close(compiled(x, x), kernel.grad_sum(x, x), IDENTITY)
+
+
 @pytest.mark.parametrize("num", [2, 3, 6, 7])
 @pytest.mark.parametrize("include_diagonal", [False, True])
 def test_median(num, include_diagonal):

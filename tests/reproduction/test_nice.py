@@ -181,3 +181,6 @@ def test_the_time_of_compilation_is_told_apart(tmp_path: Path) -> None:
         "Seconds of stable/SSM-VR (seed 0) to the end of epoch 2, and of each epoch after it: "
         "30 and 2.00." in said
     )
+    first = {name: metrics[name][:1] for name in ("valid_sm_by_epoch", "valid_sm_by_second")}
+    said = nice_report.notes([replace(finished, metrics={**metrics, **first})])
+    assert not any("each epoch after it" in line for line in said)  # there is none to time

@@ -124,7 +124,9 @@ class Trained(Config):
     [
         ({"iterations": 3}, True),
         ({"iterations": 2}, False),  # cut
+        ({"iterations": 2, "diverged_at_step": None}, False),
         ({"iterations": 2, "diverged_at_step": 17}, True),
+        ({"iterations": 2, "diverged_at": 17}, True),  # of autoencoders
         ({"mean": 0.5}, True),
     ],
 )

@@ -358,6 +358,15 @@ def test_chains_that_share_a_step_size_share_their_mean_acceptance() -> None:
     assert adapt(state, torch.tensor(True)).step_size == adapt(state, 1.0).step_size
 
 
+def test_step_sizes_that_are_whole_numbers_keep_the_digits_of_acceptances() -> None:
+    """An acceptance of 0.9 became that of an integer, 0."""
+    found = adapt_step_size(torch.tensor([1, 2]), torch.tensor([0.9, 0.4]))
+    torch.testing.assert_close(
+        found, adapt_step_size(torch.tensor([1.0, 2.0]), torch.tensor([0.9, 0.4]))
+    )
+    assert adapt_step_size(torch.tensor(1), 0.9) == adapt_step_size(torch.tensor(1.0), 0.9)
+
+
 def test_noise_of_another_shape_is_refused() -> None:
     """One number for both coordinates moved all chains along the diagonal."""
     target, x = target_of(lambda x: -0.5 * x.square().sum(-1)), torch.zeros(3, 2)

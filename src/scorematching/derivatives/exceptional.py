@@ -6,6 +6,9 @@ differentiation agrees on a second derivative there that is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,29 +20,62 @@ NUM_SPECIAL = 256
 
 
 def is_exceptional(
-    ask: verification.Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor
+    ask: verification.Answer,
+    found: tuple[Tensor, Tensor],
+    x: Tensor,
+    v: Tensor,
+    value: Callable[[Tensor], Tensor] | None = None,
 ) -> bool:
     """Whether an answer is another at the points than right beside them, on average of both sides.
 
     At zero torch takes 0 as the derivative of the modulus, for example. So the curvature of a
     smooth function such as ``|z|^2`` is wrong there by every route, at all zeros of a data set.
+    ``value`` is the log-density. Points at which it is another than right beside them, too, are
+    left out: a model that takes zeros for padding, say, means another function there.
     """
     if x.dtype not in verification.TOLERANCES:
         return False
     tolerance, share = (1e-3, 2.0**-26) if x.dtype == torch.float64 else (5e-2, 2.0**-10)
-    signs = share * verification.fixed_signs(x, seed=4)
-    beside: list[list[Tensor]] = []
+    signs = verification.fixed_signs(x, seed=4)
+    answers: list[list[Tensor]] = []
     for length in (_spreads, _sizes):  # the second only where the first is conspicuous
-        step = length(x) * signs
-        try:
-            beside += [[t.detach() for t in ask(x + way, v)] for way in (step, -step)]
-        except Exception:  # points on the boundary of what the model takes
-            return False
+        answers += (sides := _beside(ask, x, v, share * length(x) * signs))
         # With both pairs, which differ from each other by rounding, too.
-        pairs = zip(found, map(torch.stack, zip(*beside)))
-        if not any(_stands_out(mine, others, tolerance) for mine, others in pairs):
+        pairs = _paired(found, answers)
+        if not sides or not any(_stands_out(mine, others, tolerance) for mine, others in pairs):
             return False
-    return True
+    closest = _beside(ask, x, v, _roundings(x) * signs)
+    close = _paired(found, closest)
+    if closest and all(_meet(mine, others, tolerance) for mine, others in close):
+        return False
+    if value is None:
+        return True
+    rows = ~_jumps(value, x, 2.0**-10 * _spreads(x) * signs)
+    return any(_stands_out(mine[rows], others[:, rows], tolerance) for mine, others in pairs)
+
+
+def _beside(ask: verification.Answer, x: Tensor, v: Tensor, step: Tensor) -> list[list[Tensor]]:
+    """Answers at both sides of the points; none beside the boundary of what the model takes."""
+    try:
+        return [[t.detach() for t in ask(x + way, v)] for way in (step, -step)]
+    except Exception:
+        return []
+
+
+def _paired(found: tuple[Tensor, Tensor], answers: list[list[Tensor]]) -> list[Any]:
+    """Score and curvature at the points, each with those beside them, ``(number, *shape)``."""
+    return list(zip(found, map(torch.stack, zip(*answers))))
+
+
+def _jumps(value: Callable[[Tensor], Tensor], x: Tensor, step: Tensor) -> Tensor:
+    """The points ``(N,)`` at which a function jumps: it changes as much within a shorter step."""
+    here = value(x)
+    far, near = (
+        ((value(x + h) + value(x - h)) / 2 - here).abs().reshape(len(x), -1).amax(1)
+        for h in (step, step / 128)
+    )
+    noise = 64 * torch.finfo(here.dtype).eps * here.abs().max()
+    return (near > noise) & (near > far / 2)
 
 
 def _spreads(x: Tensor) -> Tensor:
@@ -58,14 +94,26 @@ def _sizes(x: Tensor) -> Tensor:
     """The modulus of every coordinate, or the smallest one above zero; at most its spread.
 
     A function that is steep beside its points, such as the logarithm at 1e-20, or all of them where
-    one point far away makes the spread, is not so within a small part of their size. Coordinates
-    that are equal have different numbers, so that points leave a tie between them.
+    one point far away makes the spread, is not so within a small part of their size.
     """
     sizes = x.abs()
     smallest = torch.where(sizes > 0, sizes, torch.inf).amin(0)
-    sizes = torch.where(sizes > 0, sizes, smallest).minimum(_spreads(x))
-    apart = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
-    return sizes * apart.reshape(x[0].shape)
+    return torch.where(sizes > 0, sizes, smallest).minimum(_spreads(x)) * _apart(x)
+
+
+def _roundings(x: Tensor) -> Tensor:
+    """Some units of rounding of every coordinate, or of the smallest one above zero.
+
+    A small part of their size is 1e-3 of it in single precision, which is beyond the whole bend of
+    a sharp softplus at points on a lattice.
+    """
+    return 64 * torch.finfo(x.dtype).eps * x.abs().maximum(_sizes(x)) * _apart(x)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """Factors that differ between coordinates, so that equal ones leave a tie between them."""
+    factors = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
+    return factors.reshape(x[0].shape)
 
 
 def _stands_out(value: Tensor, others: Tensor, tolerance: float) -> bool:
@@ -83,6 +131,15 @@ def _stands_out(value: Tensor, others: Tensor, tolerance: float) -> bool:
     mean, apart = others.mean(0), others.amax(0) - others.amin(0)
     excess = (value - mean).abs().max() - 2 * apart.max()
     return bool(excess > tolerance * mean.abs().max())
+
+
+def _meet(value: Tensor, others: Tensor, tolerance: float) -> bool:
+    """Whether others close to a value meet it from both sides, as those of a steep function do."""
+    tells = others.isfinite().all(0)
+    value, others = value[tells], others[:, tells]
+    if not len(value):
+        return True
+    return bool(((others - value).abs() <= tolerance * others.abs().max()).all())  # False for NaN
 
 
 def special_rows(x: Tensor) -> Tensor:

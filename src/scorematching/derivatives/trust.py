@@ -298,17 +298,17 @@ def _require_ordinary(
 ) -> None:
     """Refuse derivatives that are others at the points than right beside them.
 
-    ``found`` is the answer at a few points x of the batch. Those at which torch defines a
-    derivative by convention may be elsewhere in it.
+    ``found`` is the answer at a few points x of the batch; others are looked at after them.
     """
     if not model.check_smoothness:
         return
-    differs = exceptional.is_exceptional(ask, found, x, v)
+    value = partial(value_at, model) if model.is_log_density else None
+    differs = exceptional.is_exceptional(ask, found, x, v, value)
     if not differs and len(x) < len(batch):
         x = exceptional.special_rows(batch.detach())
         v = verification.fixed_signs(x, seed=1)[None]
         answer = _try(ask, x, v)
-        differs = bool(answer) and exceptional.is_exceptional(ask, answer, x, v)
+        differs = bool(answer) and exceptional.is_exceptional(ask, answer, x, v, value)
     if differs:
         raise exceptional_points(model.kind)
 

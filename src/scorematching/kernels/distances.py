@@ -13,13 +13,12 @@ from torch import Tensor
 from scorematching._checks import check_count, check_type
 from scorematching._memory import Budget
 from scorematching._memory import in_chunks as rows_in_chunks
-from scorematching._rows import some_rows
 
 _MAX_ENTRIES = 2**24
 """Entries of one matrix of distances that `in_chunks` keeps in memory."""
 
-_ROWS = 64
-"""Points that determine the middle of a set."""
+_ROWS = 61
+"""Points that determine the middle of a set; a prime number, since kinds of rows may take turns."""
 
 
 def widened(x: Tensor) -> Tensor:
@@ -128,6 +127,11 @@ def _check_sets(x: Any, y: Any) -> None:
 
 
 def _centre(y: Tensor) -> Tensor:
-    """About the median of y, ``(*B, 1, D)``: one point far out would move a mean."""
-    rows = some_rows(y.detach(), _ROWS, dim=-2)
-    return rows.sort(-2).values[..., rows.shape[-2] // 2, None, :]
+    """About the median of y, ``(*B, 1, D)``: one point far out would move a mean.
+
+    All sizes are expressions of that of y, which may be unknown to `torch.compile`.
+    """
+    size = y.shape[-2]
+    count = min(size, _ROWS)
+    rows = torch.arange(count, device=y.device) * size // count
+    return y.detach().index_select(-2, rows).sort(-2).values[..., count // 2, None, :]

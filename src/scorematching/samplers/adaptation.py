@@ -127,8 +127,9 @@ def adapt_step_size(
     if not isinstance(acceptance, Tensor):
         acceptance = torch.tensor(acceptance, dtype=torch.float64)
     if isinstance(step_size, Tensor):
-        factor = torch.exp(rate * (_for_each(acceptance.to(step_size), step_size) - wanted))
-        return step_size * factor
+        dtype = torch.result_type(step_size, 1.0)  # a step size may be a whole number
+        acceptance = _for_each(acceptance.to(step_size.device, dtype), step_size)
+        return step_size * torch.exp(rate * (acceptance - wanted))
     return step_size * math.exp(rate * (acceptance.double().mean().item() - wanted))
 
 

@@ -191,16 +191,18 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`torch.logcumsumexp`, in log2(length) sums of two terms.
 
-    With one maximum for the whole axis, terms far below it would be lost.
+    With one maximum for the whole axis, terms far below it would be lost. The sum of two terms of
+    minus infinity has no derivative, so that these are replaced by the least number.
     """
     if input.ndim == 0:
         raise NoRule
-    y, step = input.movedim(dim, 0), 1
+    least = torch.finfo(input.dtype).min
+    y, step = torch.masked_fill(input, input == -torch.inf, least).movedim(dim, 0), 1
     while step < y.shape[0]:
         sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
         y = torch.cat([y[:step], sums])
         step *= 2
-    return y.movedim(0, dim)
+    return torch.masked_fill(y, y == least, -torch.inf).movedim(0, dim)
 
 
 def binary_cross_entropy_with_logits(
@@ -212,14 +214,15 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """The function of `torch.nn.functional`, from `softplus`.
+    """The function of `torch.nn.functional`, from `logsigmoid`.
 
-    Torch's decomposition has the modulus of logits, which bends at zero.
+    Torch's decomposition has the modulus of logits, which bends at zero. `softplus` is linear above
+    20, where its derivative jumps by 2e-9.
     """
     if others or not isinstance(reduction, str) or any(v is not None for v in kwargs.values()):
         raise NoRule  # torch.binary_cross_entropy_with_logits has another signature
     positive = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
-    loss = (1 - target) * input + positive * F.softplus(-input)
+    loss = (1 - target) * input - positive * F.logsigmoid(input)
     loss = loss if weight is None else loss * weight
     return loss if reduction == "none" else getattr(loss, reduction)()
 

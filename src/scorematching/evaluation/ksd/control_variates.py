@@ -174,7 +174,10 @@ def _check_folds(folds: int | None, x: Tensor) -> None:
 
 
 def _in_several_folds(rows: Tensor, folds: int) -> int:
-    """How many more folds than points there are in which points lie; runs lie where they begin."""
+    """In how many folds different points lie beside their first one, in total.
+
+    A run of equal points, as of rejected moves, counts in the fold in which it begins.
+    """
     group = rows.unique(dim=0, return_inverse=True)[1]
     begins = torch.ones_like(group, dtype=torch.bool)
     begins[1:] = group[1:] != group[:-1]
