@@ -352,6 +352,38 @@ def test_running_sums_of_exponentials_with_masked_terms(objective: sm.Objective,
     assert_same_as(model, by_hand, module, x, objective)
 
 
+def mills(t: float) -> tuple[float, float, float]:
+    """First, second and third derivative of log ndtr at -t, by the continued fraction for t > 0.
+
+    With ``g = phi / ndtr = t + k`` and ``k = 1 / (t + c)``, ``c = 2 / (t + 3 / (t + ...))``, the
+    second derivative is ``-g k`` and ``1 - g k = k (c - k)``, without differences of large numbers.
+    """
+    c = 0.0
+    for n in range(3000, 1, -1):
+        c = n / (t + c)
+    k = 1 / (t + c)
+    g = t + k
+    return g, -g * k, g * k * (k - (c - k))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("route", ["auto", "reverse"])
+def test_log_ndtr_far_to_the_left(route: str, dtype: torch.dtype) -> None:
+    """The curvature at -315 was 466 in single precision, by both routes."""
+    t = torch.tensor([0.5, 3.0, 5.9, 6.1, 17.9, 18.1, 100.0, 315.0], dtype=dtype)
+    truth = torch.tensor([mills(each) for each in t.tolist()], dtype=torch.float64)
+    first, second, third = truth.T
+    shift = nn.Parameter(torch.zeros((), dtype=dtype))
+    field = LogDensityField(lambda x: torch.special.log_ndtr(x[:, 0] + shift), route=route)
+    score, divergence = field.score_and_divergence(-t[:, None])
+    (gradient,) = torch.autograd.grad((divergence * t**3).mean(), shift)
+    tolerance = 1e-3 if dtype == torch.float32 else 1e-8
+    torch.testing.assert_close(score[:, 0].double(), first, rtol=tolerance, atol=0.0)
+    torch.testing.assert_close(divergence.double(), second, rtol=tolerance, atol=0.0)
+    wanted = (third * t.double() ** 3).mean()
+    torch.testing.assert_close(gradient.double(), wanted, rtol=10 * tolerance, atol=0.0)
+
+
 class Attention(nn.Module):
     """Attention with a key of zeros beside those of the sequence."""
 

@@ -173,9 +173,9 @@ def _gauss(z: Tensor, scale: float) -> Any:
     return c, -2 * z * c
 
 
-def _density(z: Tensor, log_scale: Any = 0.0) -> Tensor:
-    """The standard normal density, divided by a scale."""
-    return torch.exp(-0.5 * z * z - log_scale) / math.sqrt(2 * math.pi)
+def _density(z: Tensor) -> Tensor:
+    """The standard normal density."""
+    return torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
 
 
 for _names, _holomorphic, _derivatives in (
@@ -200,7 +200,6 @@ for _names, _holomorphic, _derivatives in (
     ("erfc special_erfc", False, lambda z, y: _gauss(z, -_ERF)),
     ("lgamma special_gammaln", False, lambda z, y: (torch.digamma(z), polygamma(1, z))),
     ("digamma special_digamma special_psi", False, lambda z, y: (polygamma(1, z), polygamma(2, z))),
-    ("special_log_ndtr", False, lambda z, y: (d := _density(z, y), -d * (z + d))),
     ("special_ndtr", False, lambda z, y: (d := _density(z), -z * d)),
     ("special_ndtri", False, lambda z, y: (d := 1 / _density(y), y * d * d)),
     ("erfinv special_erfinv", False, lambda z, y: (d := 1 / _gauss(y, _ERF)[0], 2 * y * d * d)),
