@@ -75,6 +75,7 @@ def other_values(changes: bool) -> ValueError:
         )
     return ValueError(
         "the model must treat every point by itself, got values that change with the other "
-        "points of the batch (batch normalisation in training mode?); call model.eval(), or "
-        "use LayerNorm or GroupNorm"
+        "points of the batch (batch normalisation in training mode, or a recurrent layer or "
+        "attention without batch_first=True?); call model.eval(), use LayerNorm or GroupNorm, or "
+        "put the points first"
     )

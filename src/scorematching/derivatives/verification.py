@@ -91,9 +91,9 @@ def compare(
 
 
 def differ(a: Tensor, b: Tensor, slack: float = 0.0) -> bool:
-    """Whether two evaluations of a model differ by more than rounding."""
+    """Whether two evaluations of a model differ by more than rounding; no values do not."""
     tolerance = TOLERANCES.get(a.dtype)
-    if tolerance is None or not bool(b.isfinite().all()):
+    if tolerance is None or not b.numel() or not bool(b.isfinite().all()):
         return False
     size = b.abs().max() + torch.finfo(b.dtype).tiny
     return bool((a - b).abs().max() > tolerance * size + slack)
