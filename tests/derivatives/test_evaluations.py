@@ -106,3 +106,32 @@ def test_a_denoiser_may_change_from_call_to_call() -> None:
         return network(x) * (1 + 0.1 * calls)
 
     assert sm.DenoisingScoreMatching(0.3)(VectorField(annealed), X).isfinite().all()
+
+
+class ActNorm(nn.Module):
+    """A layer that standardises the first points it is called with, as in Glow, and a density."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.location = nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+        self.register_buffer("initialised", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not self.initialised:
+            with torch.no_grad():
+                self.location.copy_(x.mean(0))
+                self.initialised.fill_(True)
+        return (x - self.location).sin().sum((1, 2))
+
+
+def test_weights_that_the_first_points_set_are_no_coupling() -> None:
+    """The error was that of batch normalisation, whose advice leaves these weights unset."""
+    model, loss, v = ActNorm(), sm.SlicedScoreMatchingVR(), torch.ones_like(X)
+    with pytest.raises(ValueError, match=r"ActNorm.*call it once before, in training mode"):
+        loss.loss(sm.LogDensityField(model), X, v)
+    with torch.no_grad():
+        model(X)
+    mean = X.mean(0)
+    fixed = sm.LogDensityField(lambda x: (x - mean).sin().sum((1, 2)))
+    found = loss.loss(sm.LogDensityField(model), X, v)
+    torch.testing.assert_close(found, loss.loss(fixed, X, v), rtol=0, atol=1e-12)

@@ -12,7 +12,7 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model
-from scorematching.derivatives.notices import other_values
+from scorematching.derivatives.notices import other_values, own_weights
 from scorematching.derivatives.repeats import other_first
 from scorematching.errors import WrongDerivativeError
 
@@ -184,6 +184,7 @@ def _takes(model: Model, x: Tensor, few: Tensor, may_change: bool = False) -> bo
         except Exception:  # a context of N rows in a closure, or a random model
             return None
 
+    versions = _versions(model)
     whole, part = values(x), values(few)
     if whole is None:
         return False
@@ -192,8 +193,16 @@ def _takes(model: Model, x: Tensor, few: Tensor, may_change: bool = False) -> bo
     moved = None if after is None else after[1:]
     for found, expected in ((part, whole[: len(few)]), (moved, whole[1 : len(points)])):
         if found is not None and verification.differ(found, expected):
+            if versions != _versions(model):
+                raise own_weights()
             again = values(x)
             changes = again is None or verification.differ(again, whole)
             if not (changes and may_change):
                 raise other_values(changes)
     return part is not None
+
+
+def _versions(model: Model) -> list[int]:
+    """What changes where weights are written into."""
+    weights = verification.parameters_of(model.call)
+    return [p._version for p in weights if not p.is_inference()]
