@@ -64,6 +64,15 @@ def test_time_along_an_axis_of_its_own_is_accepted(loss: str, is_density: bool) 
     LOSSES[loss](field(is_density, batch_first=True), X, g)
 
 
+@pytest.mark.parametrize("points", [3, 8])
+def test_a_small_part_in_single_precision_is_refused(points: int) -> None:
+    """Beside a large quadratic the other points change values by less than two percent."""
+    network, x = Recurrent(is_density=True, batch_first=False).float(), X[:points].float()
+    density = sm.LogDensityField(lambda x: network(x) - 2 * x.square().sum((1, 2)))
+    with pytest.raises(ValueError, match=COUPLES):
+        sm.SlicedScoreMatchingVR()(density, x, torch.Generator().manual_seed(0))
+
+
 def test_contrasts_evaluations_and_chains_refuse_it() -> None:
     coupled = field(is_density=True, batch_first=False)
     with pytest.raises(ValueError, match=COUPLES):
