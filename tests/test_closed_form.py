@@ -309,6 +309,13 @@ def test_shapes_are_checked() -> None:
         solve_linear(torch.sin, None, x[0], sm.ScoreMatching(), LAM)
 
 
+def test_levels_of_noise_are_refused() -> None:
+    """Features were called with the level, and an inner function was named."""
+    ladder = sm.DenoisingScoreMatching(sm.NoiseLadder((1.0, 0.5)))
+    with pytest.raises(TypeError, match=r"sigma must be a number.*got a NoiseLadder.*each level"):
+        solve_linear(torch.sin, None, normal(5, 2, generator=seeded()), ladder, LAM)
+
+
 def test_objectives_that_are_not_quadratic() -> None:
     x = normal(5, 2, generator=seeded())
     with pytest.raises(TypeError, match="MaximumLikelihood has no terms"):

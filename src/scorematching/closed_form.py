@@ -144,7 +144,7 @@ def quadratic_form(
         noise: the result of ``objective.draw(x)``.
 
     Raises:
-        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``.
+        TypeError: if the objective is not of the form ``0.5 |first|^2 + second``, or has a ladder.
         ValueError: if features or base have the wrong shape, or if the objective's loss is not
             quadratic.
 
@@ -249,6 +249,18 @@ class _FeatureField(LogDensityField):
 
     def __init__(self, features: Features) -> None:
         super().__init__(features, feature_axes=1)
+
+    def given(self, *conditions: Any) -> Any:
+        """Refuse the levels of noise of a ladder, which features do not take.
+
+        Raises:
+            TypeError: says what to use.
+        """
+        raise TypeError(
+            "sigma must be a number, or one for each coordinate, for a closed form, got a "
+            "NoiseLadder, whose levels features do not take; use DenoisingScoreMatching(sigma=0.5) "
+            "and solve once for each level"
+        )
 
     def score(self, x: Tensor) -> Tensor:
         """The gradients of all features, ``(N, L, *event)``."""

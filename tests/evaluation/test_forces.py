@@ -97,8 +97,8 @@ def test_a_transition_evaluates_the_density_once_and_without_gradient() -> None:
     options: dict[str, Any] = {"num_leapfrog": 5, "step_size": 0.3, "num_groups": 3}
     ais(standard, end, x, num_steps=8, forces=(torch.neg, force), **options)
     # 7 moves, once before the first of them, and the density once more for the last increment,
-    # after three calls that check whether it depends on the batch.
-    assert modes == [False] * 12 and forces == [6] * (7 * 5 + 1)
+    # after four calls that check whether it depends on the batch.
+    assert modes == [False] * 13 and forces == [6] * (7 * 5 + 1)
 
 
 def test_weights_stay_unbiased() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scorematching import LogDensityField, SlicedScoreMatchingVR
+from scorematching import LogDensityField, SlicedScoreMatchingVR, VectorField
 from scorematching.distributions import Gaussian
 from scorematching.evaluation import (
     Fixed,
@@ -119,6 +119,12 @@ def test_a_context_of_as_many_rows_as_points_is_accepted() -> None:
     log_likelihood(lambda x: NORMAL(x - context), torch.randn(40, 2), LOG_Z)
 
 
+def test_a_single_point_is_evaluated() -> None:
+    """It has no other first point."""
+    x = torch.tensor([[3.0, 4.0]])
+    assert score_matching_loss(VectorField(lambda x: -x), x).mean == 12.5 - 2
+
+
 def test_the_check_leaves_the_model_as_it_was() -> None:
     density = Density(nn.BatchNorm1d(8))
     before = [b.clone() for b in density.buffers()]
@@ -149,4 +155,4 @@ def test_long_chains_are_checked_at_few_steps() -> None:
     network, x = Counted(2, 2), torch.zeros(40, 2)
     for _ in range(1000):
         x, _ = langevin.step(x, network, 1e-3)
-    assert calls == 1000 + 3 * 10  # at steps 1, 2, 4 ... 512
+    assert calls == 1000 + 4 * 10  # at steps 1, 2, 4 ... 512

@@ -199,6 +199,38 @@ def test_a_phase_moves_its_own_parts_alone() -> None:
     assert not torch.equal(moves[0], moves[2])
 
 
+class Tied(nn.Module):
+    """An auto-encoder whose decoder is the transpose of its encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(6, 6, bias=False, dtype=torch.float64)
+        self.decoder = nn.Linear(6, 6, bias=False, dtype=torch.float64)
+        self.scale = nn.Linear(6, 6, bias=False, dtype=torch.float64)
+        self.decoder.weight = self.encoder.weight
+
+
+def test_a_weight_of_two_parts_is_trained_by_the_phases_of_both() -> None:
+    """A phase of the second part left it where it was."""
+
+    def error(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        return (model.decoder(model.scale(x)) - x).square().sum(1)
+
+    def first(model: Any, x: Tensor, generator: Any = None) -> Tensor:
+        return model.scale(x).square().sum(1)
+
+    config = TrainConfig(steps=1, batch_size=40, lr=0.1)
+    models = [Tied(), Tied()]
+    models[1].load_state_dict(models[0].state_dict())
+    x, options = intensities(), {"optimizer": torch.optim.SGD}
+    phases = Phase(first, "scale"), Phase(error, "decoder")
+    train(models[0], Alternating(*phases), x, config, **options)
+    for loss, weight in ((first, models[1].scale.weight), (error, models[1].encoder.weight)):
+        (gradient,) = torch.autograd.grad(loss(models[1], x).mean(), weight)
+        weight.data -= 0.1 * gradient
+    assert far(*models) < IDENTITY
+
+
 def test_one_phase_is_an_ordinary_run() -> None:
     def loss(model: Any, x: Tensor, generator: Any = None) -> Tensor:
         return model.loss(x, lambda z: fit_stein(z).at_samples(), 5, generator)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map
 
 from scorematching._checks import check_depends, refuse_transforms
@@ -29,8 +30,8 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
     """Answer a question at points that record derivatives, leaving the caller's as they are.
 
     Works under ``no_grad`` and ``inference_mode``, where the answer comes back detached. Where
-    ``x`` itself is being differentiated (the output of an encoder, say) the answer stays
-    connected to it.
+    ``x`` itself is being differentiated (the output of an encoder, say), backwards or by
+    forward-mode tangents, the answer stays connected to it.
     """
     if not torch.is_grad_enabled():
         with torch.inference_mode(False), torch.enable_grad():
@@ -38,13 +39,14 @@ def ask(question: Callable[[Tensor], Answer], x: Tensor) -> Answer:
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if x.requires_grad:
             return question(x.view_as(x))
-        own = x.clone() if x.is_inference() else x.detach()
+        moves = forward_ad.unpack_dual(x).tangent is not None
+        own = x.clone() if x.is_inference() else x.view_as(x) if moves else x.detach()
         try:
             own.requires_grad_()
         except RuntimeError as error:
             refuse_transforms(error)
             raise
-        return question(own)
+        return question(own.view_as(own) if moves else own)  # tangents of leaves may be dropped
 
 
 def gradient(y: Tensor, x: Tensor) -> Tensor:

@@ -12,8 +12,15 @@ from scorematching._checks import can_read_values
 from scorematching.derivatives import verification
 from scorematching.derivatives.memory import Findings
 from scorematching.derivatives.model import Model
-from scorematching.derivatives.notices import other_values
+from scorematching.derivatives.notices import other_values, own_weights
+from scorematching.derivatives.repeats import other_first
 from scorematching.errors import WrongDerivativeError
+
+ALIKE = 0.05
+"""Share of the usual tolerance for points in two batches of one size, which are rounded alike.
+
+A network of coupled points may be small beside the rest of a log-density.
+"""
 
 
 def score_of(model: Model) -> Callable[[Tensor], Tensor]:
@@ -30,6 +37,16 @@ def value_at(model: Model, x: Tensor) -> Tensor:
     """The model's output; gradients are on, because a score network may need them."""
     with torch.enable_grad(), verification.undone(model.call, x):
         return model.evaluate(x.detach().requires_grad_()).detach()
+
+
+def require_usable(model: Model, x: Tensor) -> None:
+    """Require numbers as log-densities, and values that do not depend on the other points.
+
+    Raises:
+        ValueError: as `require_values` and `refuse_coupled` do.
+    """
+    require_values(model, x)
+    refuse_coupled(model, x)
 
 
 def require_values(model: Model, x: Tensor) -> None:
@@ -121,7 +138,7 @@ def few_points(model: Model, x: Tensor, findings: Findings) -> Tensor:
 
     A single point says nothing about batches, so that question is left to later ones.
     """
-    few = x.detach()[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
+    few = _few(x.detach())
     if findings.any_batch is None and len(few) < len(x):
         findings.any_batch = _takes(model, x.detach(), few)
     elif findings.any_batch:  # by now a closure may hold a context of N rows, or a layer couple
@@ -139,23 +156,61 @@ def _runs(model: Model, few: Tensor) -> bool:
     return True
 
 
+def refuse_coupled(model: Model, x: Tensor) -> None:
+    """Refuse a model whose values at some points change with the other points of the batch.
+
+    One whose values change from call to call is left to questions that need them to repeat.
+
+    Raises:
+        ValueError: says what may be the cause.
+    """
+    x, few = x.detach(), _few(x.detach())
+    if len(few) < len(x):
+        _takes(model, x, few, may_change=True)
+
+
+def _few(x: Tensor) -> Tensor:
+    """The first points, at most half of them."""
+    return x[: max(1, min(verification.NUM_POINTS, len(x) // 2))]
+
+
 @torch.no_grad()
-def _takes(model: Model, x: Tensor, few: Tensor) -> bool:
+def _takes(model: Model, x: Tensor, few: Tensor, may_change: bool = False) -> bool:
     """Whether a model takes a smaller batch.
 
     Raises:
         ValueError: if its values there are others, because it couples the points of a batch or
-            changes from call to call.
+            changes from call to call; with ``may_change`` only because it couples them.
     """
 
-    def values(points: Tensor) -> Tensor:
-        with verification.undone(model.call, points):
-            return model.evaluate_to_compare(points)
+    def values(points: Tensor) -> Tensor | None:
+        try:
+            with verification.undone(model.call, points):
+                return model.evaluate_to_compare(points)
+        except Exception:  # a context of N rows in a closure, or a random model
+            return None
 
-    try:
-        whole, part = values(x), values(few)
-    except Exception:  # a context of N rows in a closure, or a random model
+    versions = _versions(model)
+    whole, part = values(x), values(few)
+    if whole is None:
         return False
-    if verification.differ(part, whole[: len(few)]):
-        raise other_values(changes=verification.differ(values(x), whole))
-    return True
+    points, before = (x, whole) if part is None or len(few) == 1 else (few, part)
+    after = values(other_first(points))
+    moved = None if after is None else after[1:]
+    for found, expected, share in ((part, whole[: len(few)], 1.0), (moved, before[1:], ALIKE)):
+        if found is None or not verification.differ(found, expected, share=share):
+            continue
+        if versions != _versions(model):
+            raise own_weights()
+        again = values(x)
+        changes = again is None or verification.differ(again, whole)
+        noisy = again is None or verification.differ(again, whole, share=share)
+        if (changes and not may_change) or not noisy:
+            raise other_values(changes)
+    return part is not None
+
+
+def _versions(model: Model) -> list[int]:
+    """What changes where weights are written into."""
+    weights = verification.parameters_of(model.call)
+    return [p._version for p in weights if not p.is_inference()]

@@ -75,6 +75,16 @@ def other_values(changes: bool) -> ValueError:
         )
     return ValueError(
         "the model must treat every point by itself, got values that change with the other "
-        "points of the batch (batch normalisation in training mode?); call model.eval(), or "
-        "use LayerNorm or GroupNorm"
+        "points of the batch (batch normalisation in training mode, or a recurrent layer or "
+        "attention without batch_first=True?); call model.eval(), use LayerNorm or GroupNorm, or "
+        "put the points first"
+    )
+
+
+def own_weights() -> ValueError:
+    """The error for a model that sets its weights by the points it is first called with."""
+    return ValueError(
+        "the model must have its weights before a loss is taken, got one that sets them from the "
+        "points it is first called with (ActNorm, weights that depend on data?); call it once "
+        "before, in training mode, with torch.no_grad(): model(x)"
     )

@@ -21,8 +21,9 @@ def check_repeats(
 ) -> None:
     """Refuse a model that depends on the other points of a batch, or on the call.
 
-    Batch normalisation and dropout do so in training mode. A few points are evaluated twice, and
-    half of them alone.
+    Batch normalisation and dropout do so in training mode, and recurrent layers that take the axis
+    of points for that of time. A few points are evaluated twice, half of them alone, and all with
+    another first one.
 
     Args:
         model: ``(N, *event) -> (N, ...)`` for N a multiple of groups.
@@ -38,7 +39,8 @@ def check_repeats(
     with torch.no_grad(), verification.undone(model, x):
         try:
             # Of copies, since a model may change its points in place.
-            first, again, part = (model(z.clone()) for z in (points, points, points[:few]))
+            batches = (points, points, points[:few], other_first(points, groups))
+            first, again, part, after = (model(z.clone()) for z in batches)
         except Exception:  # a context of N rows in a closure; other errors come up again
             return
     if not isinstance(first, Tensor) or not first.is_floating_point() or not first.ndim:
@@ -50,8 +52,17 @@ def check_repeats(
             "the model must give the same values at every call with the same points, got values "
             "that change from call to call (dropout in training mode?); call model.eval()"
         )
-    if differ(part, first[:few]):
+    if differ(part, first[:few]) or differ(after[groups:], first[groups:]):
         raise other_values(changes=False)
+
+
+def other_first(points: Tensor, groups: int = 1) -> Tensor:
+    """The points with the last one, or the last group of them, in the place of the first.
+
+    Values of the others show whether they depend on points before them: those of a part of the
+    batch that begins like it do not.
+    """
+    return torch.cat([points[-groups:], points[groups:]])
 
 
 def check_mode(model: Callable[[Tensor], Tensor], x: Tensor, in_any_mode: bool = False) -> None:

@@ -22,7 +22,7 @@ from scorematching.derivatives.evaluations import (
     few_points,
     refuse_nan,
     require_finite,
-    require_values,
+    require_usable,
     score_of,
     value_at,
 )
@@ -176,10 +176,10 @@ def require_smooth(
 
 def _measure(model: Model, x: Tensor, findings: Findings) -> None:
     """Measure smoothness at points, and remember it."""
-    require_values(model, x)
+    require_usable(model, x)
     measured = smoothness.measure(model.call, x.detach(), model.kind)
     if measured.cut:
-        few_points(model, x, findings)  # raises where the points of a batch are coupled
+        few_points(model, x, findings)  # raises where values change from call to call
     findings.smoothness = measured
     findings.measured_points = len(x)
     findings.layers.keep(model.call)

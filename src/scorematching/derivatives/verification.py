@@ -90,13 +90,16 @@ def compare(
     return Comparison(worst, conclusive=bool(excess))
 
 
-def differ(a: Tensor, b: Tensor, slack: float = 0.0) -> bool:
-    """Whether two evaluations of a model differ by more than rounding."""
+def differ(a: Tensor, b: Tensor, slack: float = 0.0, share: float = 1.0) -> bool:
+    """Whether two evaluations of a model differ by more than rounding; no values do not.
+
+    ``share`` is that of the tolerance, less than one for batches of one size, rounded alike.
+    """
     tolerance = TOLERANCES.get(a.dtype)
-    if tolerance is None or not bool(b.isfinite().all()):
+    if tolerance is None or not b.numel() or not bool(b.isfinite().all()):
         return False
     size = b.abs().max() + torch.finfo(b.dtype).tiny
-    return bool((a - b).abs().max() > tolerance * size + slack)
+    return bool((a - b).abs().max() > share * tolerance * size + slack)
 
 
 def _floors(score: Tensor, x: Tensor, v: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

@@ -43,12 +43,13 @@ class Phase:
         return (self.trains,) if isinstance(self.trains, str) else tuple(self.trains)
 
     def parameters(self, module: nn.Module) -> list[nn.Parameter]:
-        """The parameters of a module that it trains."""
-        return [
-            p
-            for name, p in module.named_parameters()
+        """The parameters of a module that it trains, also those that other parts share."""
+        trained = {
+            id(p): p
+            for name, p in module.named_parameters(remove_duplicate=False)
             if p.requires_grad and any(f"{name}.".startswith(f"{part}.") for part in self.names)
-        ]
+        }
+        return [*trained.values()]
 
 
 class Alternating:
