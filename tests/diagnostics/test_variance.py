@@ -161,7 +161,10 @@ def test_gradient_variance_is_the_trace_over_all_directions(generator: torch.Gen
 def test_balanced_signs_leave_nothing_where_the_hessian_is_constant() -> None:
     # Eight directions of a 4 x 4 Hadamard matrix: sum_i v_i v_i' = 8 I exactly.
     x = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    report = variance_report(gaussian, x, SlicedScoreMatchingVR(), repeats=5, show=False)
+    noise = torch.Generator().manual_seed(2)  # five batches of signs may be equally far from it
+    report = variance_report(
+        gaussian, x, SlicedScoreMatchingVR(), repeats=5, generator=noise, show=False
+    )
     assert [own_row(report, m).loss_variance for m in (1, 2, 4, 8)] == [0.0] * 4
     assert report.reference.loss_variance > 0
 
