@@ -212,7 +212,7 @@ def log_ndtr(input: Tensor) -> Tensor:
     Torch takes the derivatives from a difference of large exponents, of z^2 / 2: in single
     precision the second one is off by 5% at -30, and is 466 in place of -1 at -315.
     """
-    # Where fourth powers of the distribution function, in derivatives, are near the least number.
+    # Further left, powers of the distribution function underflow in the derivatives.
     far = -18.0 if input.dtype == torch.float64 else -6.0
     beyond = input < far
     t = torch.where(beyond, -input, -far)
