@@ -96,8 +96,8 @@ class Experiment:
         unfinished: metrics in the folder of a run that was cut, if it has any.
         interchangeable: settings that change the time of a run, not what it estimates; a finished
             run counts whatever they were, and also if it is older than they are.
-        other_data: patterns of variants with other data than the paper's, beside which no number of
-            the paper is shown.
+        without_paper: patterns of variants beside which no number of the paper is shown: their data
+            are others, or they are shorter on purpose.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Experiment:
     reached: Callable[[Run], str] | None = None
     unfinished: Callable[[Path], Metrics | None] | None = None
     interchangeable: tuple[str, ...] = ()
-    other_data: tuple[str, ...] = ()
+    without_paper: tuple[str, ...] = ()
 
     def settings(self, variant: str, overrides: Mapping[str, Any], smoke: bool = False) -> Any:
         """The settings of a variant.

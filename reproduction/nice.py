@@ -355,5 +355,5 @@ EXPERIMENT = Experiment(
     notes=notes,
     reached=reached,
     unfinished=unfinished,
-    other_data=("dequantised/*", "smooth/*"),
+    without_paper=("dequantised/*", "smooth/*", "short/*"),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.experiment import Run
+from reproduction.pictures import panels
 from reproduction.report import by_variant
 from scorematching.plot.canvas import shared_legend, tidy
 from scorematching.plot.palette import style
@@ -45,10 +46,7 @@ def _draw(
     runs: Sequence[Run], recipes: Sequence[str], curve: Callable[[Run], Curve], label: str
 ) -> Any:
     """A figure with one panel for each recipe and one line for each run."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5 * max(1, len(recipes)), 4.2), layout="constrained")
-    axes = figure.subplots(1, max(1, len(recipes)), squeeze=False)[0]
+    figure, axes = panels(len(recipes), 5.5, 4.2)
     for axis, recipe in zip(axes, recipes):
         for run in runs:
             points = curve(run)

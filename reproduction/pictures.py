@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +58,18 @@ def save_pairs(path: Path, images: Tensor, copies: Tensor, columns: int = 10) ->
     count = len(images) // columns * columns
     rows = zip(images[:count].split(columns), copies[:count].split(columns))
     return save_sheet(path, torch.cat([part for pair in rows for part in pair]), columns)
+
+
+def panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """A figure and its axes, three in a row, each ``width`` by ``height`` inches."""
+    from matplotlib.figure import Figure
+
+    columns, rows = max(1, min(3, count)), max(1, math.ceil(count / 3))
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
 
 
 def combine(cells: Mapping[tuple[str, str], Path], path: Path, title: str) -> Path:

@@ -219,7 +219,7 @@ def _is_in_paper(metric: str, paper: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _papers(experiment: Experiment, variant: str) -> dict[str, float]:
     """The paper's numbers for a variant; recipes are left out of its name."""
-    if any(fnmatch(variant, pattern) for pattern in experiment.other_data):
+    if any(fnmatch(variant, pattern) for pattern in experiment.without_paper):
         return {}
     paper = paper_rows(experiment.name)
     return paper.get(variant) or paper.get(variant.split("/")[-1], {})

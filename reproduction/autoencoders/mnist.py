@@ -34,7 +34,7 @@ from reproduction.autoencoders.training import (
 )
 from reproduction.experiment import Experiment, Job, Metrics, Run
 from reproduction.images import digits, uniform_noise
-from reproduction.pictures import save_pairs, save_sheet
+from reproduction.pictures import panels, save_pairs, save_sheet
 from reproduction.report import by_variant
 from scorematching import datasets
 from scorematching.models import VAE, WAE, ImplicitVAE
@@ -229,22 +229,16 @@ def _place(run: Run) -> tuple[str, str]:
 
 def _curves(runs: Sequence[Run], folder: Path) -> Path:
     """Means over seeds, in bands from the least to the largest; rows of ours in a panel apart."""
-    from matplotlib.figure import Figure
-
-    panels: dict[str, list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         kind, name = run.variant.split("/")
-        panels.setdefault(kind if name in METHODS else f"{kind}, settings of ours", []).append(run)
-    columns, rows = min(3, len(panels)), math.ceil(len(panels) / 3)
-    figure = Figure(figsize=(4.5 * columns, 3.6 * rows + 0.4), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis, (title, group) in zip(axes, panels.items()):
+        groups.setdefault(kind if name in METHODS else f"{kind}, settings of ours", []).append(run)
+    figure, axes = panels(len(groups), 4.5, 3.8)
+    for axis, (title, group) in zip(axes, groups.items()):
         for variant, seeds in by_variant(group).items():
             _draw_band(axis, variant.split("/")[1], seeds)
         axis.set(title=title, xlabel="thousands of iterations", ylabel="-log p(x | z), held out")
         tidy(axis)
-    for axis in axes[len(panels) :]:
-        axis.remove()
     shared_legend(figure, columns=6)
     path = folder / "table-mnist-curves.png"
     figure.savefig(path, dpi=150)
