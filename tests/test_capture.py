@@ -496,6 +496,22 @@ def test_a_model_that_reads_values_is_refused() -> None:
 
 @pytest.mark.gpu
 @GPU
+def test_a_failed_recording_leaves_the_default_generator_usable() -> None:
+    """It belongs to every graph, though the step draws from a generator of its own."""
+    step = cuda_step(Reading().to("cuda"), warmup=1)
+    xs = batches(2, device="cuda")
+    step(xs[0])
+    with torch.random.fork_rng(devices=["cuda"]):
+        torch.cuda.manual_seed(0)
+        expected = torch.rand(3, device="cuda")
+        torch.cuda.manual_seed(0)
+        with pytest.raises(RuntimeError, match="cannot be captured"):
+            step(xs[1])
+        assert torch.equal(torch.rand(3, device="cuda"), expected)
+
+
+@pytest.mark.gpu
+@GPU
 def test_losses_are_not_overwritten_by_later_steps() -> None:
     module = density("cuda")
     step = cuda_step(module)

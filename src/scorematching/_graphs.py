@@ -46,19 +46,21 @@ def record(
     ``what`` names the work in the error message, ``instead`` is its advice.
 
     Raises:
-        CaptureError: if an operation cannot be recorded; the generator is as before.
+        CaptureError: if an operation cannot be recorded; generators are as before.
     """
     graph = torch.cuda.CUDAGraph()
-    source = generator_or_default(generator, device)
-    before = source.clone_state()
+    # Every graph uses torch's default generator, too, whether it draws from it or not.
+    sources = {generator_or_default(source, device) for source in (generator, None)}
+    before = [(source, source.clone_state()) for source in sources]
     if generator is not None:
         graph.register_generator_state(generator)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph):
             return graph, work()
     except RuntimeError as error:
-        # Torch leaves the generator registered with the failed graph, and refuses to draw from it.
-        source.graphsafe_set_state(before)
+        # Torch leaves generators registered with the failed graph, and refuses to draw from them.
+        for source, state in before:
+            source.graphsafe_set_state(state)
         raise CaptureError(
             f"{what} cannot be captured in a CUDA graph: something needs the value of a tensor, or "
             "memory of another kind, while it runs; remove .item(), .cpu() and data-dependent "
