@@ -72,11 +72,31 @@ def test_a_table_in_the_folder_that_is_replaced_is_kept(
     shutil.copy(small_table, table)
     fit = ["fit", str(table), *QUICK, "--overwrite", "--out"]
     assert main([*fit, str(out)]) == 1
-    assert "DATA must lie outside the folder that --overwrite rep" in capsys.readouterr().err
+    said = "run must hold nothing but a run to be replaced, got tables/t.csv beside it; move"
+    assert said in capsys.readouterr().err
     assert table.read_text() == small_table.read_text()
     assert about(out)["data"]["source"] == "banana"
     assert main([*fit, str(tmp_path / "other")]) == 0
     assert main([*fit, str(tmp_path / "other")]) == 0
+
+
+@pytest.mark.usefixtures("no_report")
+def test_files_that_users_put_into_a_run_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were deleted with the old run."""
+    out = tmp_path / "run"
+    assert main(["fit", "banana", "--out", str(out), *QUICK]) == 0
+    (out / ".DS_Store").write_text("of a desktop")
+    (out / "report.html").write_text("written as the last part of a fit")
+    again = ["fit", "banana", "--out", str(out), *QUICK, "--overwrite"]
+    assert main(again) == 0
+    assert main(["sample", str(out), "5", "--out", str(out / "new.csv")]) == 0
+    (out / "model" / "notes.txt").write_text("precious")
+    assert main(again) == 1
+    assert "got model/notes.txt, new.csv beside it; move" in capsys.readouterr().err
+    assert (out / "model" / "notes.txt").read_text() == "precious"
+    assert len((out / "new.csv").read_text().splitlines()) == 6
 
 
 @pytest.mark.usefixtures("no_report")

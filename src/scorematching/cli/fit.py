@@ -103,7 +103,7 @@ def fit(
     check_device(device)
     _check_family(family, model, objective)
     out = own_folder(context, out)
-    _check_places(data, out, overwrite)
+    check_new(out, overwrite)
     rows = _rows(data, max_rows, max_memory)
     chosen = names_of(columns)
     choices = {
@@ -129,17 +129,6 @@ def fit(
         trouble = _report(folder, table)
     say(*describe(fitted.held_out, warnings=fitted.warnings), "", f"wrote {out}")
     _finish(out, trouble, "first the figure of gains over the baselines")
-
-
-def _check_places(data: str, out: Path, overwrite: bool) -> None:
-    """Refuse a folder that exists, and a table in one that is replaced, which would delete it."""
-    check_new(out, overwrite)
-    table = Path(data).expanduser()
-    if table.is_file() and out.resolve() in table.resolve().parents:
-        raise ValueError(
-            f"DATA must lie outside the folder that --overwrite replaces, got {data} with --out "
-            f"{out}; move the table, or name another folder"
-        )
 
 
 def _check_executor(executor: str, gpus: float) -> None:

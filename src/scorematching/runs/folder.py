@@ -35,10 +35,20 @@ from scorematching.runs.held_out import HeldOut
 from scorematching.runs.space import Space
 from scorematching.runs.split import Parts, add_noise, split_table
 from scorematching.saving import load
+from scorematching.saving.folder import CARD, CONFIG, WEIGHTS
 from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 
 ABOUT, SPLIT, LOG, PAGE, MODEL = "run.json", "split.json", "log.jsonl", "report.html", "model"
 FORMAT = 1
+
+WRITTEN = (ABOUT, SPLIT, LOG, PAGE, f"{MODEL}/*", "baselines/*/*")
+"""Patterns of the files that fit writes."""
+
+SAVED = (CONFIG, WEIGHTS, CARD)
+"""The files of a saved model."""
+
+OF_DESKTOPS = (".DS_Store", "Thumbs.db", "desktop.ini")
+"""Files that file managers make in any folder."""
 
 
 class RunError(ScoreMatchingError, ValueError):
@@ -48,6 +58,15 @@ class RunError(ScoreMatchingError, ValueError):
         >>> issubclass(RunError, ValueError)
         True
     """
+
+
+def files_of_others(folder: Path) -> list[str]:
+    """The files in the folder of a run that fit did not write, by name."""
+    mine = {path for pattern in WRITTEN for path in folder.glob(pattern)}
+    mine = {path for path in mine if path.parent == folder or path.name in SAVED}
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    others = (path for path in files if path not in mine and path.name not in OF_DESKTOPS)
+    return sorted(path.relative_to(folder).as_posix() for path in others)
 
 
 def write_json(path: Path, values: Any) -> None:

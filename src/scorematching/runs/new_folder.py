@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from scorematching.runs.folder import ABOUT
+from scorematching.runs.folder import ABOUT, files_of_others
+from scorematching.tables.summary import listed
 from scorematching.training.lock import locked
 
 
 def check_new(folder: Path, overwrite: bool) -> None:
-    """Refuse to write over anything but, with ``overwrite``, a run.
+    """Refuse to write over anything but, with ``overwrite``, a run with nothing beside it.
 
     Raises:
         FileExistsError: if the folder exists.
@@ -36,6 +37,11 @@ def check_new(folder: Path, overwrite: bool) -> None:
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.is_symlink() or not (empty or (folder / ABOUT).is_file()):
         raise FileExistsError(f"{folder} exists and is no run; choose another folder for --out")
+    if others := files_of_others(folder):
+        raise FileExistsError(
+            f"{folder} must hold nothing but a run to be replaced, got {listed(others)} beside it; "
+            "move what you want to keep, or choose another folder for --out"
+        )
 
 
 def _check_place(folder: Path) -> None:
