@@ -104,7 +104,25 @@ POINTS: list[tuple[str, Any, type[Exception], tuple[str, str, str]]] = [
         "complex numbers",
         torch.ones(4, 3, dtype=torch.complex64),
         TypeError,
-        ("must have a floating-point dtype", "got torch.complex64", "convert it with"),
+        ("must have a floating-point dtype", "got torch.complex64", "torch.view_as_real({x})"),
+    ),
+    (
+        "a sparse tensor",
+        X.to_sparse(),
+        TypeError,
+        ("must be a dense tensor with values", "got one of layout torch.sparse", ".to_dense()"),
+    ),
+    (
+        "points of several lengths",
+        torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.jagged),
+        TypeError,
+        ("must be a dense tensor with values", "got a nested one", "pad points of several"),
+    ),
+    (
+        "no values",
+        X.to("meta"),
+        TypeError,
+        ("must be a dense tensor with values", "got one on the meta device", "has memory"),
     ),
     (
         "an array",

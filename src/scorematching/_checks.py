@@ -42,17 +42,41 @@ def check_coordinates(x: Any, dim: int, weight: Tensor) -> None:
         )
 
 
+def _is_dense(x: Tensor) -> bool:
+    """Whether a tensor has one value at each place."""
+    return x.layout == torch.strided and not x.is_nested and not x.is_meta
+
+
+def _kind(x: Tensor) -> tuple[str, str]:
+    """What a tensor is that is not dense, and advice, in words."""
+    if x.is_nested:
+        return "a nested one", "pad points of several lengths, and mask them in the model"
+    if x.is_meta:
+        return "one on the meta device", "put it on a device that has memory"
+    return f"one of layout {x.layout}", "convert it with .to_dense()"
+
+
 def check_batch(x: Any, name: str = "x") -> None:
     """Require floating-point points ``(N, *event)`` with N >= 1, whatever their values."""
-    if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1 and x.numel():
+    if (
+        isinstance(x, Tensor)
+        and x.is_floating_point()
+        and _is_dense(x)
+        and x.ndim > 1
+        and x.numel()
+    ):
         return  # the usual case, at every step
     advice = f"convert it with torch.as_tensor({name}, dtype=torch.float32)"
     check_type(x, Tensor, f"{name} must be a torch.Tensor", advice)
     if not x.is_floating_point():
+        split = f"split it into real and imaginary parts, torch.view_as_real({name}).flatten(1)"
         raise TypeError(
             f"{name} must have a floating-point dtype, got {x.dtype}; "
-            f"convert it with {name}.float()"
+            + (split if x.is_complex() else f"convert it with {name}.float()")
         )
+    if not _is_dense(x):
+        got, advice = _kind(x)
+        raise TypeError(f"{name} must be a dense tensor with values, got {got}; {advice}")
     if x.ndim < 2:
         axis = "[None]" if x.ndim == 1 else "[None, None]"
         raise ValueError(
