@@ -50,10 +50,8 @@ class DivergedError(ScoreMatchingError):
         last_finite_loss: the loss before it; None if there was none.
 
     Example:
-        >>> raise DivergedError(step=7, last_finite_loss=-1.5)
-        Traceback (most recent call last):
-        ...
-        scorematching.errors.DivergedError: the loss is not finite at step 7 (last finite loss -1.5)
+        >>> str(DivergedError(step=7, last_finite_loss=-1.5)).split("; ")[0]
+        'the loss is not finite at step 7 (last finite loss -1.5)'
     """
 
     def __init__(self, step: int, last_finite_loss: float | None = None) -> None:
@@ -64,7 +62,9 @@ class DivergedError(ScoreMatchingError):
 
     def __str__(self) -> str:
         return (
-            f"the loss is not finite at step {self.step} (last finite loss {self.last_finite_loss})"
+            f"the loss is not finite at step {self.step} (last finite loss "
+            f"{self.last_finite_loss}); the model has its last good weights again; take a smaller "
+            "learning rate, or clip gradients, max_norm=1"
         )
 
 

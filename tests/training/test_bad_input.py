@@ -88,6 +88,10 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
         {"optimizer": torch.optim.Adam(density().parameters())},
         TypeError,
     ),
+    "optimizer must be called with parameters and lr=, got 'adam'; pass the class torch.optim.Ad": (
+        {"optimizer": "adam"},
+        TypeError,
+    ),
     "the model must have weights of known sizes, got lazy layers": (
         {"model": nn.Sequential(nn.LazyLinear(1), nn.Flatten(0))},
         ValueError,

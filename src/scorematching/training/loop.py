@@ -323,12 +323,7 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser over all parameters that are trained."""
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if isinstance(make, torch.optim.Optimizer):
-        raise TypeError(
-            "optimizer must be called with parameters and lr=, got an optimiser that is made "
-            f"already; pass the class torch.optim.{type(make).__name__}, or a function for other "
-            "settings: lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
-        )
+    _check_makes_optimizer(make)
     optimizer = (make or _adam)(list(trained.values()), lr=lr)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -344,6 +339,18 @@ def _make_optimizer(
             "freeze parameters with requires_grad_(False)"
         )
     return optimizer
+
+
+def _check_makes_optimizer(make: Any) -> None:
+    if isinstance(make, torch.optim.Optimizer) or not (make is None or callable(make)):
+        made = isinstance(make, torch.optim.Optimizer)
+        name = type(make).__name__ if made else "Adam"
+        raise TypeError(
+            "optimizer must be called with parameters and lr=, got "
+            f"{'an optimiser that is made already' if made else repr(make)}; pass the class "
+            f"torch.optim.{name}, or a function for other settings: "
+            "lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
+        )
 
 
 def _check_validation(found: Checkpoint, validation: Any) -> None:
