@@ -230,7 +230,7 @@ def _exact(rows: dict[str, Row]) -> Iterable[str]:
         f"and {rates[1]:.0f} for the {training['batch']} of a training step. Tangents of one "
         f"hidden layer are {tangents:.1f} GB in the first, which kernels between the products "
         f"read and write. Hoped for were 120 ms, and 30 s for the {STEPS} steps of an epoch, "
-        f"which take {STEPS * seconds[1]:.0f} s. Compiled and captured in bf16, an epoch takes less "
+        f"which take {STEPS * seconds[1]:.0f} s. Compiled and captured in bf16, one takes less "
         "than 30 s even beside other runs: row short/SM of "
         "[table-nice](reproduction/table-nice/report.md)."
     )
