@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from scorematching.derivatives.engine.trace import NoRule, plain
+from scorematching.derivatives.ops.masked import masked_rows, masked_rows_of_softmax
 from scorematching.derivatives.ops.registry import find, structural
 
 
@@ -158,7 +159,9 @@ def scaled_dot_product_attention(
         scores = torch.masked_fill(scores, ~attn_mask, float("-inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = F.dropout(torch.softmax(scores, -1), dropout_p, training=dropout_p > 0)
+    # As torch, which returns zero for queries of which the mask leaves no key.
+    softmax = torch.softmax if attn_mask is None or is_causal else torch._safe_softmax
+    weights = F.dropout(softmax(scores, -1), dropout_p, training=dropout_p > 0)
     return torch.matmul(weights, value)
 
 
@@ -187,6 +190,42 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
         return norm(*args, **kwargs)
     x, weight, bias, running_mean, running_var, *rest = args
     return norm(x, running_mean, running_var, weight, bias, *rest[:3])
+
+
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """`torch.logsumexp`, which has no second derivative beside rows of minus infinity alone."""
+    if not input.is_floating_point() or not input.numel():
+        raise NoRule
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    rows = masked_rows(input, dims)
+    y = torch.logsumexp(torch.masked_fill(input, rows, 0.0), dims, keepdim=True)
+    y = torch.masked_fill(y, rows, -torch.inf)
+    return y if keepdim else torch.squeeze(y, tuple(dims))
+
+
+def softmax(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    dim: Any = None,
+    *args: Any,
+    dtype: Any = None,
+    **kwargs: Any,
+) -> Tensor:
+    """`torch.softmax` or its logarithm, whose derivatives are NaN in rows of minus infinity."""
+    if dim is None or input.ndim == 0:
+        raise NoRule
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
+    y = function(input, dim, dtype=dtype)
+    rows = masked_rows_of_softmax(input, y, dim)
+    if rows is None:
+        return y
+    y = function(torch.masked_fill(input, rows, 0.0), dim, dtype=dtype)
+    return torch.masked_fill(y, rows, torch.nan)
+
+
+def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    """`torch.logaddexp`, whose second derivative is NaN where a term is minus infinity."""
+    return logsumexp(torch.stack(torch.broadcast_tensors(input, other)), 0)
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
@@ -295,6 +334,10 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("cosine_similarity", cosine_similarity),
     ("pairwise_distance", pairwise_distance),
     ("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits),
+    ("softmax", partial(softmax, torch.softmax)),
+    ("log_softmax", partial(softmax, torch.log_softmax)),
+    ("logsumexp", logsumexp),
+    ("logaddexp", logaddexp),
     ("logcumsumexp", logcumsumexp),
     ("special_log_ndtr", log_ndtr),
     ("embedding_bag", embedding_bag),
@@ -302,8 +345,11 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
 )
 """Compositions by the name of torch's own operation."""
 
+_CLOSED = ("layer_norm", "group_norm", "softmax", "log_softmax", "logsumexp", "logaddexp")
+"""Those that traces have closed forms of, in `norms` and `reductions`."""
+
 for _name, _composition in COMPOSITIONS:
-    if _name not in ("layer_norm", "group_norm"):  # `norms` has closed forms
+    if _name not in _CLOSED:
         structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
 
 
@@ -323,8 +369,8 @@ class _Composed(TorchFunctionMode):
 
 
 _WRONG_NAMES = (
-    "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp "
-    "embedding_bag special_log_ndtr"
+    "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist softmax "
+    "log_softmax logsumexp logaddexp logcumsumexp embedding_bag special_log_ndtr"
 ).split()
 _WRONG = {name: composition for name, composition in COMPOSITIONS if name in _WRONG_NAMES}
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
