@@ -345,8 +345,8 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
 )
 """Compositions by the name of torch's own operation."""
 
-_CLOSED = ("layer_norm", "group_norm", "softmax", "log_softmax", "logsumexp", "logaddexp")
-"""Those that traces have closed forms of, in `norms` and `reductions`."""
+_CLOSED = ("layer_norm group_norm softmax log_softmax logsumexp logaddexp logcumsumexp").split()
+"""Those that traces have closed forms of, in `norms`, `reductions` and `running`."""
 
 for _name, _composition in COMPOSITIONS:
     if _name not in _CLOSED:
