@@ -391,6 +391,52 @@ def test_running_sums_of_exponentials_take_little_longer_than_cumulative_sums() 
     assert found < 6 * cumulative
 
 
+class Bent(torch.autograd.Function):
+    """``tanh`` whose backward pass is another autograd function, as those of CUDA kernels are."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return torch.tanh(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return BentBack.apply(grads[0], *ctx.saved_tensors)
+
+
+class BentBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(g, z)
+        return g * (1 - torch.tanh(z) ** 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (g, z), (h,) = ctx.saved_tensors, grads
+        t = torch.tanh(z)
+        return h * (1 - t * t), h * g * -2 * t * (1 - t * t)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+@pytest.mark.parametrize("objective", [VR, MANY, sm.ScoreMatching()], ids=["VR", "MANY", "SM"])
+@pytest.mark.parametrize("is_density", [True, False])
+def test_custom_functions_that_call_others_backwards(
+    is_density: bool, objective: sm.Objective
+) -> None:
+    """Several directions at once gave the right loss, and a gradient that missed a part of it."""
+    layers = [nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 1 if is_density else 3)]
+    module = built(lambda: nn.ModuleList(layers))
+
+    def network(x: Tensor, act: Any) -> Tensor:
+        y = layers[2](act(layers[1](act(layers[0](x)))))
+        return y.squeeze(1) if is_density else y
+
+    make = LogDensityField if is_density else VectorField
+    found = make(partial(network, act=Bent.apply))
+    truth = make(partial(network, act=torch.tanh), route="reverse")
+    assert_same_as(found, truth, module, points(8, 3), objective)
+
+
 def mills(t: float) -> tuple[float, float, float]:
     """First, second and third derivative of log ndtr at -t, by the continued fraction for t > 0.
 
