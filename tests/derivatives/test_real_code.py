@@ -437,6 +437,59 @@ def test_custom_functions_that_call_others_backwards(
     assert_same_as(found, truth, module, points(8, 3), objective)
 
 
+class Checkpointed(nn.Module):
+    """A network of two blocks whose inner values are not kept, if asked for."""
+
+    def __init__(self, block: Callable[[], nn.Module], width: int, keep: bool) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(1, width), nn.Linear(width, 1)
+            self.blocks = nn.ModuleList([block(), block()])
+        self.keep = keep
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x.unsqueeze(-1))
+        for block in self.blocks:
+            z = block(z) if self.keep else checkpoint(block, z, use_reentrant=False)
+        return self.last(z).sum((1, 2)) - 0.5 * x.square().sum(1)
+
+
+class Attention(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z + F.scaled_dot_product_attention(z, torch.sin(z), z)
+
+
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "layer": lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.SiLU()),
+    "rms": lambda: nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8), nn.GELU()),
+    "softmax": lambda: nn.Sequential(nn.Linear(8, 8), nn.LogSoftmax(-1), nn.Softmax(-1)),
+    "attention": Attention,
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True),
+}
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"), reason="before torch 2.8"
+)
+@pytest.mark.parametrize("objective", [VR, MANY, sm.ScoreMatching()], ids=["VR", "MANY", "SM"])
+@pytest.mark.parametrize("route", ["auto", "traced", "reverse"])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_checkpointed_norms_and_attention(kind: str, route: str, objective: sm.Objective) -> None:
+    """Checkpoints ran torch's own norms again, and reported another number of saved tensors."""
+    x = points(6, 4)
+    noise = objective.draw(x, seeded(1))
+    found = []
+    for keep, way in ((False, route), (True, "reverse")):
+        model = Checkpointed(BLOCKS[kind], 8, keep)
+        loss = objective.loss(LogDensityField(model, route=way), x, noise)
+        loss.mean().backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append(torch.cat([loss.detach(), *(g.flatten() for g in gradients)]))
+    assert_close(*found, ROUTES)
+
+
 def mills(t: float) -> tuple[float, float, float]:
     """First, second and third derivative of log ndtr at -t, by the continued fraction for t > 0.
 

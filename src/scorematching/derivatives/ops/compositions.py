@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import _CheckpointFrame
 
 from scorematching.derivatives.engine.trace import NoRule, plain
-from scorematching.derivatives.ops.masked import masked_rows, masked_rows_of_softmax
+from scorematching.derivatives.ops.masked import masked_rows_if_any, masked_rows_of_softmax
 from scorematching.derivatives.ops.registry import find, structural
 
 
@@ -197,7 +198,9 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     if not input.is_floating_point() or not input.numel():
         raise NoRule
     dims = [dim] if isinstance(dim, int) else list(dim)
-    rows = masked_rows(input, dims)
+    rows = masked_rows_if_any(input, dims)
+    if rows is None:
+        return torch.logsumexp(input, dims, keepdim=keepdim)
     y = torch.logsumexp(torch.masked_fill(input, rows, 0.0), dims, keepdim=True)
     y = torch.masked_fill(y, rows, -torch.inf)
     return y if keepdim else torch.squeeze(y, tuple(dims))
@@ -225,7 +228,10 @@ def softmax(
 
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """`torch.logaddexp`, whose second derivative is NaN where a term is minus infinity."""
-    return logsumexp(torch.stack(torch.broadcast_tensors(input, other)), 0)
+    terms = torch.stack(torch.broadcast_tensors(input, other))
+    if masked_rows_if_any(terms, []) is None:  # no term is
+        return torch.logaddexp(input, other)
+    return logsumexp(terms, 0)
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
@@ -359,6 +365,7 @@ class _Composed(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        _repeat_in_checkpoint()
         operation = find(func)
         if operation is not None and operation.name in _WRONG:
             with suppress(NoRule):
@@ -366,6 +373,36 @@ class _Composed(TorchFunctionMode):
         fused = getattr(func, "__name__", "") in _RECURRENT  # cells without a double backward
         with torch.backends.cudnn.flags(enabled=False) if fused else nullcontext():
             return func(*args, **kwargs or {})
+
+
+def _repeat_in_checkpoint() -> None:
+    """Let the `torch.utils.checkpoint` around a call run again inside the mode.
+
+    It does so in a backward pass, of the user's loss at last, and would find other operations than
+    those of its first run. Torch offers no other way to what it will run.
+    """
+    hooks = _saved_tensors_hooks(True) if _saved_tensors_hooks is not None else None
+    for cell in (getattr(hooks[0], "__closure__", None) or ()) if hooks else ():
+        with suppress(ValueError):  # an empty cell
+            frame = cell.cell_contents
+            if isinstance(frame, _CheckpointFrame) and not isinstance(frame.recompute_fn, _Again):
+                frame.recompute_fn = _Again(frame.recompute_fn)
+
+
+_saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""Since torch 2.8."""
+
+
+class _Again:
+    """A function that is called inside the mode, unless that is so already."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        active = any(isinstance(m, _Composed) for m in _get_current_function_mode_stack())
+        with nullcontext() if active else twice_differentiable():
+            return self.function(*args)
 
 
 _WRONG_NAMES = (

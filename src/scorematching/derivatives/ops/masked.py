@@ -14,8 +14,12 @@ from scorematching._tracing import is_batched, is_recording, is_tracing
 
 
 def masked_rows(x: Tensor, dims: list[int]) -> Tensor:
-    """Which rows consist of minus infinity, with axes of length one in place of dims."""
-    return x.detach().amax(dims, keepdim=True) == -torch.inf
+    """Which rows consist of minus infinity, with axes of length one in place of dims.
+
+    Without dims every number is a row.
+    """
+    x = x.detach()
+    return (x.amax(dims, keepdim=True) if dims else x) == -torch.inf
 
 
 def masked_rows_if_any(x: Tensor, dims: list[int]) -> Tensor | None:
