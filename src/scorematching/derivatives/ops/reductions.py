@@ -69,9 +69,10 @@ def _softmax(call: Call, x: Traced, y: Tensor, dim: int) -> Any:
 def safe_softmax(call: Call, x: Any, dim: Any, dtype: Any = None) -> Any:
     """Softmax, with zeros where all entries are minus infinity."""
     x = x if dtype is None else x.to(dtype)
-    empty = x.p.isneginf().all(dim, keepdim=True)
-    zero = x.p.new_zeros(())
-    return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, x), dim))
+    rows = masked_rows_if_any(x.p, [dim])
+    if rows is None:
+        return torch.softmax(x, dim)
+    return torch.masked_fill(torch.softmax(torch.masked_fill(x, rows, 0.0), dim), rows, 0.0)
 
 
 @structural("log_softmax", "_log_softmax", "special_log_softmax")

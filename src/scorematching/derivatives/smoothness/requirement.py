@@ -63,11 +63,11 @@ def _unresolved(measurement: Measurement) -> WrongDerivativeError:
     """The error for numbers whose last digit is a large part of a phase, say."""
     return WrongDerivativeError(
         "the model must vary slowly compared with the last digit of the points, got values that "
-        f"change by more than a percent with that digit, in {measurement.precision}: the numbers "
-        "of the points are too large for the frequencies of the model (a sine of 30 z, Fourier "
-        "features, a division by a small length), so that its derivatives are rounding errors; "
-        "standardise the data (mean 0, standard deviation 1), lower the frequencies, or use "
-        "float64 for points and model"
+        f"change by more than a percent with that digit, in {measurement.precision}, so that its "
+        "derivatives are rounding errors: the numbers of the points are too large for the "
+        "frequencies of the model (a sine of 30 z, Fourier features), or it has an almost singular "
+        "matrix or a division by a small difference; standardise the data (mean 0, standard "
+        "deviation 1), lower the frequencies, or use float64 for points and model"
     )
 
 
