@@ -22,8 +22,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.checkpoint import _CheckpointFrame
 
 from scorematching.derivatives.engine.trace import NoRule, plain
-from scorematching.derivatives.ops.masked import masked_rows_if_any, masked_rows_of_softmax
+from scorematching.derivatives.ops.masked import logaddexp, logsumexp, softmax
 from scorematching.derivatives.ops.registry import find, structural
+from scorematching.derivatives.ops.running import sums_of_pairs
 
 
 def layer_norm(
@@ -193,64 +194,6 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     return norm(x, running_mean, running_var, weight, bias, *rest[:3])
 
 
-def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """`torch.logsumexp`, which has no second derivative beside rows of minus infinity alone."""
-    if not input.is_floating_point() or not input.numel():
-        raise NoRule
-    dims = [dim] if isinstance(dim, int) else list(dim)
-    rows = masked_rows_if_any(input, dims)
-    if rows is None:
-        return torch.logsumexp(input, dims, keepdim=keepdim)
-    y = torch.logsumexp(torch.masked_fill(input, rows, 0.0), dims, keepdim=True)
-    y = torch.masked_fill(y, rows, -torch.inf)
-    return y if keepdim else torch.squeeze(y, tuple(dims))
-
-
-def softmax(
-    function: Callable[..., Tensor],
-    input: Tensor,
-    dim: Any = None,
-    *args: Any,
-    dtype: Any = None,
-    **kwargs: Any,
-) -> Tensor:
-    """`torch.softmax` or its logarithm, whose derivatives are NaN in rows of minus infinity."""
-    if dim is None or input.ndim == 0:
-        raise NoRule
-    dtype = next((a for a in args if isinstance(a, torch.dtype)), dtype)
-    y = function(input, dim, dtype=dtype)
-    rows = masked_rows_of_softmax(input, y, dim)
-    if rows is None:
-        return y
-    y = function(torch.masked_fill(input, rows, 0.0), dim, dtype=dtype)
-    return torch.masked_fill(y, rows, torch.nan)
-
-
-def logaddexp(input: Tensor, other: Tensor) -> Tensor:
-    """`torch.logaddexp`, whose second derivative is NaN where a term is minus infinity."""
-    terms = torch.stack(torch.broadcast_tensors(input, other))
-    if masked_rows_if_any(terms, []) is None:  # no term is
-        return torch.logaddexp(input, other)
-    return logsumexp(terms, 0)
-
-
-def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """`torch.logcumsumexp`, in log2(length) sums of two terms.
-
-    With one maximum for the whole axis, terms far below it would be lost. The sum of two terms of
-    minus infinity has no derivative, so that these are replaced by the least number.
-    """
-    if input.ndim == 0:
-        raise NoRule
-    least = torch.finfo(input.dtype).min
-    y, step = torch.masked_fill(input, input == -torch.inf, least).movedim(dim, 0), 1
-    while step < y.shape[0]:
-        sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
-        y = torch.cat([y[:step], sums])
-        step *= 2
-    return torch.masked_fill(y, y == least, -torch.inf).movedim(0, dim)
-
-
 def log_ndtr(input: Tensor) -> Tensor:
     """`torch.special.log_ndtr`, far to the left by its asymptotic series.
 
@@ -344,7 +287,7 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("log_softmax", partial(softmax, torch.log_softmax)),
     ("logsumexp", logsumexp),
     ("logaddexp", logaddexp),
-    ("logcumsumexp", logcumsumexp),
+    ("logcumsumexp", sums_of_pairs),
     ("special_log_ndtr", log_ndtr),
     ("embedding_bag", embedding_bag),
     ("scaled_dot_product_attention", scaled_dot_product_attention),

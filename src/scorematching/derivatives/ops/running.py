@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from scorematching.derivatives.engine.stretch import mean_square
-from scorematching.derivatives.engine.trace import Call, Traced
-from scorematching.derivatives.ops import compositions
+from scorematching.derivatives.engine.trace import Call, NoRule, Traced
 from scorematching.derivatives.ops.registry import structural
 
 
@@ -24,7 +23,7 @@ from scorematching.derivatives.ops.registry import structural
 def logcumsumexp(call: Call, input: Any, dim: int) -> Any:
     """Running sums of exponentials, with a closed second derivative."""
     if input.ndim == 0 or not call.tape.closed_forms:
-        return compositions.logcumsumexp(input, dim)
+        return sums_of_pairs(input, dim)
     return _running(call, input.movedim(dim, -1)).movedim(-1, dim)
 
 
@@ -128,3 +127,20 @@ def _join_back(z: Tensor, level: Tensor, step: int) -> Tensor:
 def _later(z: Tensor) -> Tensor:
     """The value at the place before, zero at the first place."""
     return torch.cat([torch.zeros_like(z[..., :1]), z[..., :-1]], -1)
+
+
+def sums_of_pairs(input: Tensor, dim: int) -> Tensor:
+    """`torch.logcumsumexp`, in log2(length) sums of two terms.
+
+    With one maximum for the whole axis, terms far below it would be lost. The sum of two terms of
+    minus infinity has no derivative, so that these are replaced by the least number.
+    """
+    if input.ndim == 0:
+        raise NoRule
+    least = torch.finfo(input.dtype).min
+    y, step = torch.masked_fill(input, input == -torch.inf, least).movedim(dim, 0), 1
+    while step < y.shape[0]:
+        sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
+        y = torch.cat([y[:step], sums])
+        step *= 2
+    return torch.masked_fill(y, y == least, -torch.inf).movedim(0, dim)
