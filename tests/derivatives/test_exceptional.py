@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import softplus
 
 import scorematching as sm
@@ -95,6 +98,65 @@ def test_conventions_are_found_in_sets_that_are_not_filled_up(generator: torch.G
     x[4, 1, 0] = 0.0
     with pytest.raises(WrongDerivativeError, match="right beside them"):
         sm.ScoreMatching()(lambda x: density_of_sets(x) - x.abs().square().sum((1, 2)), x)
+
+
+class ScoreOfSets(nn.Module):
+    """A score network for sets of points ``(N, K, 2)``, filled up with zeros.
+
+    ``reads`` says how much padding counts in what the other points see.
+    """
+
+    def __init__(self, reads: float = 0.0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.each, self.last = (nn.Linear(n, m).double() for n, m in ((2, 8), (10, 2)))
+        self.reads = reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        there = (x.abs().sum(-1, keepdim=True) > 0).to(x.dtype)
+        seen = (torch.tanh(self.each(x)) * (there + self.reads * (1 - there))).sum(1, keepdim=True)
+        return self.last(torch.cat([torch.sin(x), seen.expand(-1, x.shape[1], -1)], -1)) * there
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "objective", [sm.SlicedScoreMatchingVR(), sm.SlicedScoreMatching(), sm.ScoreMatching()]
+)
+def test_score_networks_may_leave_padding_out(
+    objective: sm.Objective, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    """Their scores and curvatures are those of smaller sets, but they were refused."""
+    model, x = ScoreOfSets().to(dtype), sets(generator).to(dtype)
+    v = objective.draw(x, generator)
+    loss = objective.loss(sm.VectorField(lambda x: model(x)), x, v)
+    for size in range(2, 7):
+        rows = size == SIZES
+        alone = sm.VectorField(lambda x: model(x))
+        v_alone = None if v is None else v[:, rows, :size]
+        wanted = objective.loss(alone, x[rows, :size], v_alone)
+        assert torch.allclose(loss[rows], wanted, rtol=1e-4 if dtype == torch.float32 else 1e-9)
+
+
+def test_padding_that_a_score_network_reads_is_refused(generator: torch.Generator) -> None:
+    with pytest.raises(WrongDerivativeError, match="mask them in all that it reads"):
+        sm.SlicedScoreMatchingVR()(sm.VectorField(ScoreOfSets(reads=1.0)), sets(generator))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: -x.abs() * x.sign(),  # -x, with a derivative of zero at zero
+        lambda x: torch.relu(-x) - torch.relu(x),  # the same
+    ],
+)
+def test_conventions_are_found_in_scores_of_sets(wrong: Any, generator: torch.Generator) -> None:
+    """At a zero of a point that is there, and in a network that masks nothing."""
+    x, model = sets(generator), ScoreOfSets()
+    x[4, 1, 0] = 0.0
+    for field in (lambda x: model(x) + wrong(x) * (x != 0).any(-1, keepdim=True), wrong):
+        with pytest.raises(WrongDerivativeError, match="right beside them"):
+            sm.ScoreMatching()(sm.VectorField(field), x)
 
 
 def test_answers_that_rounding_spoils_close_to_a_point_clear_nothing() -> None:

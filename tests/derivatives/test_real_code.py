@@ -352,6 +352,144 @@ def test_running_sums_of_exponentials_with_masked_terms(objective: sm.Objective,
     assert_same_as(model, by_hand, module, x, objective)
 
 
+MANY = sm.SlicedScoreMatchingVR(num_projections=3)
+
+
+@pytest.mark.parametrize("objective", [VR, MANY, sm.ScoreMatching()], ids=["VR", "MANY", "SM"])
+@pytest.mark.parametrize("length", [1, 2, 5, 33])
+def test_running_sums_of_exponentials_of_any_length(length: int, objective: sm.Objective) -> None:
+    x, w = points(6, length), nn.Parameter(points(length))
+    module = nn.Module()
+    module.w = w
+
+    def model(x: Tensor) -> Tensor:
+        return torch.logcumsumexp(3 * x * w, -1).sin().sum(1) - 0.5 * x.square().sum(1)
+
+    def by_hand(x: Tensor) -> Tensor:
+        sums = [torch.logsumexp((3 * x * w)[:, : k + 1], 1) for k in range(length)]
+        return torch.stack(sums, 1).sin().sum(1) - 0.5 * x.square().sum(1)
+
+    assert is_traced(model, x)
+    assert_same_as(model, by_hand, module, x, objective)
+
+
+def test_running_sums_of_exponentials_take_little_longer_than_cumulative_sums() -> None:
+    """A step was 8 to 13 times as long as one of ``log(cumsum(exp(x - top)))``; now 3."""
+    x, w = points(64, 256).float(), nn.Parameter(points(256).float())
+    ways = (
+        lambda x: torch.logcumsumexp(x * w, 1).sum(1),
+        lambda x: torch.log(torch.cumsum(torch.exp(x * w - 5), 1)).sum(1),
+    )
+    times: list[list[float]] = [[], []]
+    for _ in range(9):
+        for model, taken, route in zip(ways, times, ("traced", "reverse")):
+            field = LogDensityField(model, route=route, check_smoothness=False)
+            start = time.perf_counter()
+            VR(field, x, generator=seeded(0)).mean().backward()
+            taken.append(time.perf_counter() - start)
+    found, cumulative = map(min, times)
+    assert found < 6 * cumulative
+
+
+class Bent(torch.autograd.Function):
+    """``tanh`` whose backward pass is another autograd function, as those of CUDA kernels are."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return torch.tanh(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return BentBack.apply(grads[0], *ctx.saved_tensors)
+
+
+class BentBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(g, z)
+        return g * (1 - torch.tanh(z) ** 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (g, z), (h,) = ctx.saved_tensors, grads
+        t = torch.tanh(z)
+        return h * (1 - t * t), h * g * -2 * t * (1 - t * t)
+
+
+@pytest.mark.filterwarnings("ignore::scorematching.PerformanceWarning")
+@pytest.mark.parametrize("objective", [VR, MANY, sm.ScoreMatching()], ids=["VR", "MANY", "SM"])
+@pytest.mark.parametrize("is_density", [True, False])
+def test_custom_functions_that_call_others_backwards(
+    is_density: bool, objective: sm.Objective
+) -> None:
+    """Several directions at once gave the right loss, and a gradient that missed a part of it."""
+    layers = [nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 1 if is_density else 3)]
+    module = built(lambda: nn.ModuleList(layers))
+
+    def network(x: Tensor, act: Any) -> Tensor:
+        y = layers[2](act(layers[1](act(layers[0](x)))))
+        return y.squeeze(1) if is_density else y
+
+    make = LogDensityField if is_density else VectorField
+    found = make(partial(network, act=Bent.apply))
+    truth = make(partial(network, act=torch.tanh), route="reverse")
+    assert_same_as(found, truth, module, points(8, 3), objective)
+
+
+class Checkpointed(nn.Module):
+    """A network of two blocks whose inner values are not kept, if asked for."""
+
+    def __init__(self, block: Callable[[], nn.Module], width: int, keep: bool) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(1, width), nn.Linear(width, 1)
+            self.blocks = nn.ModuleList([block(), block()])
+        self.keep = keep
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x.unsqueeze(-1))
+        for block in self.blocks:
+            z = block(z) if self.keep else checkpoint(block, z, use_reentrant=False)
+        return self.last(z).sum((1, 2)) - 0.5 * x.square().sum(1)
+
+
+class Attention(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z + F.scaled_dot_product_attention(z, torch.sin(z), z)
+
+
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "layer": lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.SiLU()),
+    "rms": lambda: nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8), nn.GELU()),
+    "softmax": lambda: nn.Sequential(nn.Linear(8, 8), nn.LogSoftmax(-1), nn.Softmax(-1)),
+    "attention": Attention,
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True),
+}
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"), reason="before torch 2.8"
+)
+@pytest.mark.parametrize("objective", [VR, MANY, sm.ScoreMatching()], ids=["VR", "MANY", "SM"])
+@pytest.mark.parametrize("route", ["auto", "traced", "reverse"])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_checkpointed_norms_and_attention(kind: str, route: str, objective: sm.Objective) -> None:
+    """Checkpoints ran torch's own norms again, and reported another number of saved tensors."""
+    x = points(6, 4)
+    noise = objective.draw(x, seeded(1))
+    found = []
+    for keep, way in ((False, route), (True, "reverse")):
+        model = Checkpointed(BLOCKS[kind], 8, keep)
+        loss = objective.loss(LogDensityField(model, route=way), x, noise)
+        loss.mean().backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append(torch.cat([loss.detach(), *(g.flatten() for g in gradients)]))
+    assert_close(*found, ROUTES)
+
+
 def mills(t: float) -> tuple[float, float, float]:
     """First, second and third derivative of log ndtr at -t, by the continued fraction for t > 0.
 

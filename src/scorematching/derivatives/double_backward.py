@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_map
 
 from scorematching._checks import check_depends, refuse_transforms
@@ -98,13 +99,31 @@ def _pull_back(s: Tensor, x: Tensor, v: Tensor, create_graph: bool) -> Tensor | 
     grad = partial(
         torch.autograd.grad, s, x, create_graph=create_graph, retain_graph=True, allow_unused=True
     )
-    if v.shape[0] > 1:
+    if v.shape[0] > 1 and not (create_graph and _has_custom_function(s)):
         try:
             return grad(grad_outputs=v, is_grads_batched=True)[0]
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # a product with a sparse matrix, for example, which vmap refuses
-            products = [grad(grad_outputs=w)[0] for w in v]
-            return None if products[0] is None else torch.stack(products)
-    (product,) = grad(grad_outputs=v[0])
-    return None if product is None else product[None]
+            pass
+    products = [grad(grad_outputs=w)[0] for w in v]
+    return None if products[0] is None else torch.stack(products)
+
+
+def _has_custom_function(s: Tensor) -> bool:
+    """Whether a graph contains custom autograd functions, in Python or C++.
+
+    Where their backward pass applies another one to a batch of gradients, torch computes the right
+    product without a graph: its derivative is missing, with no error.
+    """
+    seen: set[Any] = set()
+    waiting: list[Any] = [s.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction) or "CppNode" in node.name():
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False

@@ -129,7 +129,8 @@ def require_finite(model: Model, score: Tensor, x: Tensor) -> None:
         raise WrongDerivativeError(
             f"the score of this {model.kind} must be finite where the model is, got NaN or "
             f"infinity at {int(bad.sum())} of {len(bad)} points; look for a root of zero or a "
-            "division by zero in a branch that torch.where does not take"
+            "division by zero in a branch that torch.where does not take, or a softmax of entries "
+            "that are all minus infinity"
         )
 
 

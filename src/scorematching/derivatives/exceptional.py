@@ -25,33 +25,69 @@ def is_exceptional(
     x: Tensor,
     v: Tensor,
     value: Callable[[Tensor], Tensor] | None = None,
+    is_log_density: bool = True,
 ) -> bool:
     """Whether an answer is another at the points than right beside them, on average of both sides.
 
     At zero torch takes 0 as the derivative of the modulus, for example. So the curvature of a
     smooth function such as ``|z|^2`` is wrong there by every route, at all zeros of a data set.
-    ``value`` is the log-density. Points at which it is another than right beside them, too, are
-    left out: a model that takes zeros for padding, say, means another function there.
+    ``value`` is the model. Points at which it is another than right beside them, too, are left
+    out: a model that takes zeros for padding, say, means another function there. Of a vector field,
+    whose value is the score itself, that must be the case (see `_leaves_zeros_out`).
     """
     if x.dtype not in verification.TOLERANCES:
         return False
-    tolerance, share = (1e-3, 2.0**-26) if x.dtype == torch.float64 else (5e-2, 2.0**-10)
     signs = verification.fixed_signs(x, seed=4)
+    pairs = _conspicuous(ask, found, x, v, signs)
+    if not pairs or value is None:
+        return bool(pairs)
+    jumps = _jumps(value, x, 2.0**-10 * _spreads(x) * signs)
+    tolerance = _SCALES[x.dtype][0]
+    if any(_stands_out(mine[~jumps], others[:, ~jumps], tolerance) for mine, others in pairs):
+        return True
+    return not (is_log_density or _leaves_zeros_out(ask, found, x, v, jumps))
+
+
+_SCALES = {torch.float64: (1e-3, 2.0**-26), torch.float32: (5e-2, 2.0**-10)}
+"""Differences that count, and lengths of steps as shares of the spread."""
+
+
+def _conspicuous(
+    ask: verification.Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor, signs: Tensor
+) -> list[Any]:
+    """Score and curvature at the points and beside them, if one of them stands out; else none."""
+    tolerance, share = _SCALES[x.dtype]
     answers: list[list[Tensor]] = []
+    pairs: list[Any] = []
     for length in (_spreads, _sizes):  # the second only where the first is conspicuous
         answers += (sides := _beside(ask, x, v, share * length(x) * signs))
         # With both pairs, which differ from each other by rounding, too.
         pairs = _paired(found, answers)
         if not sides or not any(_stands_out(mine, others, tolerance) for mine, others in pairs):
-            return False
+            return []
     closest = _beside(ask, x, v, _roundings(x) * signs)
     close = _paired(found, closest)
-    if closest and all(_meet(mine, others, tolerance) for mine, others in close):
+    meets = bool(closest) and all(_meet(mine, others, tolerance) for mine, others in close)
+    return [] if meets else pairs
+
+
+def _leaves_zeros_out(
+    ask: verification.Answer, found: tuple[Tensor, Tensor], x: Tensor, v: Tensor, rows: Tensor
+) -> bool:
+    """Whether a score network takes zeros of the given points for padding.
+
+    Coordinates of zero have a score of zero, add nothing to the curvature, and while they stay
+    zero, the answer is ordinary. The loss is then that of the other coordinates alone.
+    """
+    padding = (x == 0) & (found[0] == 0)
+    if not bool(padding[rows].flatten(1).any(1).all()):
         return False
-    if value is None:
-        return True
-    rows = ~_jumps(value, x, 2.0**-10 * _spreads(x) * signs)
-    return any(_stands_out(mine[rows], others[:, rows], tolerance) for mine, others in pairs)
+    rest = ~padding
+    rest[~rows] = True
+    mine, others = found[1][rows], ask(x, v * rest)[1].detach()[rows]
+    if not bool((others - mine).abs().max() <= 1e-6 * (mine.abs().max() + others.abs().max())):
+        return False
+    return not _conspicuous(ask, found, x, v, verification.fixed_signs(x, seed=4) * rest)
 
 
 def _beside(ask: verification.Answer, x: Tensor, v: Tensor, step: Tensor) -> list[list[Tensor]]:

@@ -50,13 +50,15 @@ def describe(error: Exception) -> str:
 
 def exceptional_points(kind: str) -> WrongDerivativeError:
     """The error for derivatives that torch defines by convention, exactly where points lie."""
+    masks = "; a score network that takes zeros for padding must mask them in all that it reads"
+    more = "" if kind == "log-density" else masks
     return WrongDerivativeError(
         f"the derivatives of this {kind} must be at the points as they are right beside them, got "
         "others: points lie where torch defines a derivative by convention (that of abs, sign, "
         "max, clamp or a comparison, at a coordinate of zero or at ties), which is wrong for this "
         "smooth function, or where it is NaN (that of sinc or a division at zero); write it "
         "without that operation (square, softplus, logsumexp; z + softplus(-2 z) - log(2) is "
-        "log(cosh(z))), or add a little noise to the points"
+        f"log(cosh(z))), or add a little noise to the points{more}"
     )
 
 

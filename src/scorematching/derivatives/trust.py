@@ -302,13 +302,13 @@ def _require_ordinary(
     """
     if not model.check_smoothness:
         return
-    value = partial(value_at, model) if model.is_log_density else None
-    differs = exceptional.is_exceptional(ask, found, x, v, value)
+    value, density = partial(value_at, model), model.is_log_density
+    differs = exceptional.is_exceptional(ask, found, x, v, value, density)
     if not differs and len(x) < len(batch):
         x = exceptional.special_rows(batch.detach())
         v = verification.fixed_signs(x, seed=1)[None]
         answer = _try(ask, x, v)
-        differs = bool(answer) and exceptional.is_exceptional(ask, answer, x, v, value)
+        differs = bool(answer) and exceptional.is_exceptional(ask, answer, x, v, value, density)
     if differs:
         raise exceptional_points(model.kind)
 

@@ -10,4 +10,5 @@ from scorematching.derivatives.ops import (  # noqa: F401
     norms,
     products,
     reductions,
+    running,
 )

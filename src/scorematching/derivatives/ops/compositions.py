@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import _CheckpointFrame
 
 from scorematching.derivatives.engine.trace import NoRule, plain
+from scorematching.derivatives.ops.masked import logaddexp, logsumexp, softmax
 from scorematching.derivatives.ops.registry import find, structural
+from scorematching.derivatives.ops.running import sums_of_pairs
 
 
 def layer_norm(
@@ -158,7 +161,9 @@ def scaled_dot_product_attention(
         scores = torch.masked_fill(scores, ~attn_mask, float("-inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = F.dropout(torch.softmax(scores, -1), dropout_p, training=dropout_p > 0)
+    # As torch, which returns zero for queries of which the mask leaves no key.
+    softmax = torch.softmax if attn_mask is None or is_causal else torch._safe_softmax
+    weights = F.dropout(softmax(scores, -1), dropout_p, training=dropout_p > 0)
     return torch.matmul(weights, value)
 
 
@@ -187,23 +192,6 @@ def _any_signature(norm: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
         return norm(*args, **kwargs)
     x, weight, bias, running_mean, running_var, *rest = args
     return norm(x, running_mean, running_var, weight, bias, *rest[:3])
-
-
-def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """`torch.logcumsumexp`, in log2(length) sums of two terms.
-
-    With one maximum for the whole axis, terms far below it would be lost. The sum of two terms of
-    minus infinity has no derivative, so that these are replaced by the least number.
-    """
-    if input.ndim == 0:
-        raise NoRule
-    least = torch.finfo(input.dtype).min
-    y, step = torch.masked_fill(input, input == -torch.inf, least).movedim(dim, 0), 1
-    while step < y.shape[0]:
-        sums = torch.logsumexp(torch.stack([y[step:], y[:-step]]), 0)
-        y = torch.cat([y[:step], sums])
-        step *= 2
-    return torch.masked_fill(y, y == least, -torch.inf).movedim(0, dim)
 
 
 def log_ndtr(input: Tensor) -> Tensor:
@@ -295,15 +283,22 @@ COMPOSITIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("cosine_similarity", cosine_similarity),
     ("pairwise_distance", pairwise_distance),
     ("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits),
-    ("logcumsumexp", logcumsumexp),
+    ("softmax", partial(softmax, torch.softmax)),
+    ("log_softmax", partial(softmax, torch.log_softmax)),
+    ("logsumexp", logsumexp),
+    ("logaddexp", logaddexp),
+    ("logcumsumexp", sums_of_pairs),
     ("special_log_ndtr", log_ndtr),
     ("embedding_bag", embedding_bag),
     ("scaled_dot_product_attention", scaled_dot_product_attention),
 )
 """Compositions by the name of torch's own operation."""
 
+_CLOSED = ("layer_norm group_norm softmax log_softmax logsumexp logaddexp logcumsumexp").split()
+"""Those that traces have closed forms of, in `norms`, `reductions` and `running`."""
+
 for _name, _composition in COMPOSITIONS:
-    if _name not in ("layer_norm", "group_norm"):  # `norms` has closed forms
+    if _name not in _CLOSED:
         structural(_name, kind="composed")(lambda call, *args, f=_composition, **kw: f(*args, **kw))
 
 
@@ -313,6 +308,7 @@ class _Composed(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        _repeat_in_checkpoint()
         operation = find(func)
         if operation is not None and operation.name in _WRONG:
             with suppress(NoRule):
@@ -322,9 +318,39 @@ class _Composed(TorchFunctionMode):
             return func(*args, **kwargs or {})
 
 
+def _repeat_in_checkpoint() -> None:
+    """Let the `torch.utils.checkpoint` around a call run again inside the mode.
+
+    It does so in a backward pass, of the user's loss at last, and would find other operations than
+    those of its first run. Torch offers no other way to what it will run.
+    """
+    hooks = _saved_tensors_hooks(True) if _saved_tensors_hooks is not None else None
+    for cell in (getattr(hooks[0], "__closure__", None) or ()) if hooks else ():
+        with suppress(ValueError):  # an empty cell
+            frame = cell.cell_contents
+            if isinstance(frame, _CheckpointFrame) and not isinstance(frame.recompute_fn, _Again):
+                frame.recompute_fn = _Again(frame.recompute_fn)
+
+
+_saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""Since torch 2.8."""
+
+
+class _Again:
+    """A function that is called inside the mode, unless that is so already."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        active = any(isinstance(m, _Composed) for m in _get_current_function_mode_stack())
+        with nullcontext() if active else twice_differentiable():
+            return self.function(*args)
+
+
 _WRONG_NAMES = (
-    "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist logcumsumexp "
-    "embedding_bag special_log_ndtr"
+    "layer_norm native_layer_norm instance_norm group_norm batch_norm cdist softmax "
+    "log_softmax logsumexp logaddexp logcumsumexp embedding_bag special_log_ndtr"
 ).split()
 _WRONG = {name: composition for name, composition in COMPOSITIONS if name in _WRONG_NAMES}
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))

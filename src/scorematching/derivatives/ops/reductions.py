@@ -10,6 +10,7 @@ from torch import Tensor
 from scorematching.derivatives.engine.tape import ONES, constant_like, mean_square
 from scorematching.derivatives.engine.trace import Call, NoRule, Traced, plain
 from scorematching.derivatives.ops.linear import axes_of
+from scorematching.derivatives.ops.masked import masked_rows_if_any, masked_rows_of_softmax
 from scorematching.derivatives.ops.registry import structural
 
 
@@ -38,11 +39,20 @@ def reduce(call: Call, x: Traced, dim: Any = None, keepdim: bool = False, dtype:
 def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """Exponentials divided by their sum, with a closed second derivative."""
     x = _softmax_input(x, dim, args, dtype)
+    dim = dim % x.p.ndim - x.p.ndim
+    y = torch.softmax(x.p, dim)
+    rows = masked_rows_of_softmax(x.p, y, dim)
+    if rows is not None:
+        x = torch.masked_fill(x, rows, 0.0)
+        return torch.masked_fill(_softmax(call, x, torch.softmax(x.p, dim), dim), rows, torch.nan)
+    return _softmax(call, x, y, dim)
+
+
+def _softmax(call: Call, x: Traced, y: Tensor, dim: int) -> Any:
+    """``y = softmax(x)`` along an axis counted from the right, with a value in every row."""
     if not call.tape.closed_forms:
         e = torch.exp(x - x.p.amax(dim, keepdim=True).detach())
         return e / torch.sum(e, dim, keepdim=True)
-    dim = dim % x.p.ndim - x.p.ndim
-    y = torch.softmax(x.p, dim)
 
     def first(u: Tensor) -> Tensor:  # y (u - y.u), in one kernel
         u = u.to(y.dtype)
@@ -59,9 +69,10 @@ def softmax(call: Call, x: Any, dim: Any = None, *args: Any, dtype: Any = None, 
 def safe_softmax(call: Call, x: Any, dim: Any, dtype: Any = None) -> Any:
     """Softmax, with zeros where all entries are minus infinity."""
     x = x if dtype is None else x.to(dtype)
-    empty = x.p.isneginf().all(dim, keepdim=True)
-    zero = x.p.new_zeros(())
-    return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, x), dim))
+    rows = masked_rows_if_any(x.p, [dim])
+    if rows is None:
+        return torch.softmax(x, dim)
+    return torch.masked_fill(torch.softmax(torch.masked_fill(x, rows, 0.0), dim), rows, 0.0)
 
 
 @structural("log_softmax", "_log_softmax", "special_log_softmax")
@@ -85,10 +96,20 @@ def _softmax_input(x: Any, dim: Any, args: Any, dtype: Any) -> Any:
 def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of a sum of exponentials, with a closed second derivative."""
     dims = axes_of(dim, x.p.ndim)
+    rows = masked_rows_if_any(x.p, dims)
+    if rows is None:
+        z = _logsumexp(call, x, dims)
+    else:
+        z = _logsumexp(call, torch.masked_fill(x, rows, 0.0), dims)
+        z = torch.masked_fill(z, rows, -torch.inf)
+    return z if keepdim else torch.squeeze(z, tuple(dims))
+
+
+def _logsumexp(call: Call, x: Any, dims: list[int]) -> Any:
+    """The same with axes of length one, for rows of which none is minus infinity throughout."""
     if not call.tape.closed_forms:
         top = x.p.amax(dims, keepdim=True).detach()
-        y = torch.log(torch.sum(torch.exp(x - top), dims, keepdim=True)) + top
-        return y if keepdim else torch.squeeze(y, tuple(dims))
+        return torch.log(torch.sum(torch.exp(x - top), dims, keepdim=True)) + top
     y = torch.logsumexp(x.p, dims, keepdim=True)
     weight = torch.exp(x.p - y)
     back = [d - x.p.ndim for d in dims]
@@ -98,8 +119,7 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Any:
         return (weight * centred * centred).sum(back, keepdim=True)
 
     axis = None if x.axis in dims else x.axis
-    z = call.tape.dense(x, y, lambda u: (weight * u).sum(back, keepdim=True), second, axis)
-    return z if keepdim else torch.squeeze(z, tuple(dims))
+    return call.tape.dense(x, y, lambda u: (weight * u).sum(back, keepdim=True), second, axis)
 
 
 @structural("logaddexp")

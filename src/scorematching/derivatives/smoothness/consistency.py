@@ -31,6 +31,13 @@ SHORTER = 1e-4
 """Length of the parts on which a score is compared with its derivative, in double precision."""
 
 
+SHORTEST = {torch.float64: 1e-8}
+"""Length down to which parts are shortened where a model oscillates many times on longer ones.
+
+Single precision has no digits for shorter parts than the first.
+"""
+
+
 def is_cut(lines: Lines, levels: Tensor, scales: Tensor) -> bool:
     """Whether values change along most lines by more or less than their derivatives say.
 
@@ -59,9 +66,20 @@ def _is_cut_at(level: int, lines: Lines, levels: Tensor, scales: Tensor, length:
     """
     if unexplained(levels[level:], scales[level:], torch.ones(len(lines))) < MISMATCH:
         return False
-    width = length / lines.times
-    short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))
-    return unexplained(short[level:], scales[level:], width) >= MISMATCH
+    while True:
+        width = length / lines.times
+        short = lines.levels(0.5 + width * (quadrature()[0][:, None] - 0.5))[level:]
+        if unexplained(short, scales[level:], width) < MISMATCH:
+            return False
+        length /= 100
+        if length < SHORTEST.get(lines.start.dtype, 1.0) or not _varies(short[1]):
+            return True
+
+
+def _varies(slope: Tensor) -> bool:
+    """Whether a derivative ``(K, L)`` varies on most parts, so that no quadrature is right."""
+    change, size = slope.amax(0) - slope.amin(0), slope.abs().amax(0)
+    return bool((change > 0.5 * size).double().mean() > 0.5)
 
 
 def unexplained(levels: Tensor, scales: Tensor, width: Tensor) -> float:

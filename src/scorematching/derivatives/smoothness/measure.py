@@ -79,6 +79,7 @@ class Measurement:
         cut: whether derivatives are not those of the values, because part of the model is cut from
             the graph.
         score_cut: whether the derivative of a log-density's score is not that of its values.
+        unresolved: whether the last digit of the points changes the model's values.
 
     Example:
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -96,11 +97,14 @@ class Measurement:
     note: str = ""
     cut: bool = False
     score_cut: bool = False
+    unresolved: bool = False
 
     def __str__(self) -> str:
         """One sentence with the numbers."""
         if self.note:
             return f"smoothness was not measured: {self.note}"
+        if self.unresolved:
+            return f"the last digit of the points, in {self.precision}, changes the model's values"
         if self.cut:
             return "the model does not change as its derivatives say"
         found = {
@@ -145,6 +149,8 @@ def measure(
             double = Probe(call, x, kind == "log-density", True, generator)
             if agree(double.value, plain.value, 1e-2):
                 return _measure(double, generator)
+            if not plain.resolves_points:
+                return replace(_nothing(plain, 0, ""), unresolved=True)
         return _measure(plain, generator)
 
 

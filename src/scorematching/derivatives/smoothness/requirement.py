@@ -41,7 +41,13 @@ def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
         order: 0 where the score must be continuous, 1 where its derivative must be as well.
         what: the answer that needs it, "curvature", say.
         kind: "log-density" or "vector field".
+
+    Raises:
+        SmoothnessError: if it is less smooth.
+        WrongDerivativeError: if the precision of the points is too low to tell.
     """
+    if measurement.unresolved:
+        raise _unresolved(measurement)
     if measurement.order >= order:
         return
     wanted = "continuous" if order == 0 else "continuously differentiable"
@@ -50,6 +56,18 @@ def require(measurement: Measurement, order: int, what: str, kind: str) -> None:
         f"a kink near the points: {measurement}. The loss or its gradient would be silently wrong; "
         f"{_advice(measurement)}, or switch this check off with LogDensityField(model, "
         "check_smoothness=False) or the same of VectorField"
+    )
+
+
+def _unresolved(measurement: Measurement) -> WrongDerivativeError:
+    """The error for numbers whose last digit is a large part of a phase, say."""
+    return WrongDerivativeError(
+        "the model must vary slowly compared with the last digit of the points, got values that "
+        f"change by more than a percent with that digit, in {measurement.precision}, so that its "
+        "derivatives are rounding errors: the numbers of the points are too large for the "
+        "frequencies of the model (a sine of 30 z, Fourier features), or it has an almost singular "
+        "matrix or a division by a small difference; standardise the data (mean 0, standard "
+        "deviation 1), lower the frequencies, or use float64 for points and model"
     )
 
 
