@@ -172,3 +172,28 @@ def test_a_loss_without_bound_is_named_and_weights_help() -> None:
         [truth / error for truth, error in zip((0.5, 1.0, 0.0, 1.0), found.bse.values())]
     )
     assert errors.abs().max() < 3
+
+
+def test_derivatives_that_overflow_where_the_model_is_finite_are_named() -> None:
+    """The log-density was said to be infinite; second derivatives of torch.logaddexp are NaN."""
+    x = 3 * torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = {"narrow": 60.0, "shift": 0.0}
+
+    def mixture(theta, x, add=torch.logaddexp):
+        parts = (-0.5 * (theta["narrow"] * x[:, 0]).square(), theta["shift"] - 0.5 * x[:, 0] ** 2)
+        return add(*parts)
+
+    with pytest.raises(NotConvergedError, match=r"finite there, .* \(write torch.logsumexp of a"):
+        fit(mixture, x, start=start, check=False)
+
+    def infinite(theta, y):
+        return theta["a"] * (y[:, 0] - x[3, 0]).square().log()
+
+    with pytest.raises(NotConvergedError, match="where the log-density is infinite"):
+        fit(infinite, x, start={"a": 1.0}, check=False)
+
+    def stacked(*parts):
+        return torch.logsumexp(torch.stack(parts), 0)
+
+    found = fit(lambda theta, x: mixture(theta, x, stacked), x, start=start, check=False)
+    assert all(math.isfinite(error) for error in found.bse.values())

@@ -91,7 +91,7 @@ def minimise(problem: Problem) -> Optimum:
     start = problem.model.start
     found = problem.derivatives(start)
     if not all(bool(part.isfinite().all()) for part in found):
-        raise _not_finite(found)
+        raise _not_finite(problem, found)
     _require_squares(problem, found)
     if is_quadratic(problem, start, found):
         require_regular(problem, found.hessian)
@@ -371,11 +371,25 @@ def _require_squares(problem: Problem, found: Derivatives) -> None:
         )
 
 
-def _not_finite(found: Derivatives) -> NotConvergedError:
-    rows = (~found.gradients.isfinite()).any(1).nonzero()[:, 0].tolist()
+def _not_finite(problem: Problem, found: Derivatives) -> NotConvergedError:
+    bad = (~found.gradients.isfinite()).any(1)
+    rows = bad.nonzero()[:, 0].tolist()
     where = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+    advice = "choose another start, or move points away from where the log-density is infinite"
+    if _is_finite_at(problem, bad):
+        advice = (
+            "the model itself is finite there, but derivatives of an operation in it are not, as "
+            "those of torch.logaddexp of very different numbers (write torch.logsumexp of a "
+            "stack), or of a norm at zero"
+        )
     return NotConvergedError(
         "the loss and its gradient must be finite at the initial parameters, got NaN or infinity "
-        f"in {len(rows)} of {len(found.gradients)} rows ({where}); choose another start, or move "
-        "points away from where the log-density is infinite"
+        f"in {len(rows)} of {len(found.gradients)} rows ({where}); {advice}"
     )
+
+
+def _is_finite_at(problem: Problem, rows: Tensor) -> bool:
+    """Whether the model has finite values at rows ``(N,)`` at the initial parameters."""
+    model = problem.model.at(problem.model.start)
+    values = [(part.view(model)(part.x), rows[part.rows]) for part in problem.parts]
+    return all(bool(value[bad].isfinite().all()) for value, bad in values)
