@@ -248,6 +248,34 @@ def test_codes_of_missing_values_are_said(
             assert "column 'a' is" not in said
 
 
+def test_advice_on_codes_is_that_of_the_command(
+    small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`evaluate` asked for empty fields, and then refused them."""
+    new, out, table = tmp_path / "new.csv", tmp_path / "scored.csv", pd.read_csv(small_table)
+    for code, status in ((-999.0, 0), (1e200, 1)):
+        for command, advice, missing in (
+            (["score", str(small_run), str(new), "--out", str(out)], "leave the field empty", 0),
+            (["evaluate", str(small_run), str(new)], "leave such rows out of the file", 1),
+            (["compare", str(small_run), str(small_run), "--data", str(new)], "such rows out", 1),
+        ):
+            changed = table.head(60).copy()
+            changed.loc[5:8, "b"] = code
+            changed.to_csv(new, index=False)
+            out.unlink(missing_ok=True)
+            assert main(command) == status
+            said = "".join(capsys.readouterr())
+            assert f"{advice}" in said and "if it means missing" in said
+            changed.assign(b=changed["b"].where(changed["b"] != code)).to_csv(new, index=False)
+            out.unlink(missing_ok=True)
+            assert main(command) == missing  # empty fields
+            capsys.readouterr()
+            changed[changed["b"] != code].to_csv(new, index=False)
+            out.unlink(missing_ok=True)
+            assert main(command) == 0  # without these rows
+            assert "if it means missing" not in capsys.readouterr().out
+
+
 def test_columns_set_aside_that_differ_are_said(
     small_run: Path, small_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -545,8 +545,32 @@ def test_results_on_a_domain_are_compared_on_it() -> None:
     a, b = (fit(models.TruncatedGaussian(1), k * x) for k in (1.0, 2.0))
     with pytest.raises(ValueError, match="all of space, got one on PositiveOrthant"):
         sm.evaluation.compare(a, b, x)
+    with pytest.raises(ValueError, match="pass an objective with that domain"):
+        sm.evaluation.compare(a.field, b.field, x)  # which know it, too
     on_domain = sm.ScoreMatching(domain=a.domain)
     assert sm.evaluation.compare(a, b, x, on_domain).better == "a"
+
+
+def test_uses_of_the_score_on_a_domain_are_refused_with_advice_that_holds() -> None:
+    """A test of fit advised an objective, which it does not take."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 2, generator=g, dtype=torch.float64).log().neg()
+    found = fit(models.TruncatedGaussian(2), x)
+    held_out = sm.evaluation.Fixed(found, held_out=True)
+    network = sm.LogDensityField(models.TruncatedGaussian(2).double())
+    advice = r"map the points to all of space, .* x \* score\(x\) \+ 1; or compare"
+    for use in (
+        lambda: sm.evaluation.ksd_test(held_out, x),
+        lambda: sm.evaluation.ksd_test(sm.evaluation.Fixed(network), x),
+        lambda: sm.evaluation.kernel_stein_discrepancy(found.field, x),
+        lambda: sm.evaluation.stein_thin(x, found, 3),
+        lambda: sm.evaluation.control_variate(x[:, 0], x, found),
+    ):
+        with pytest.raises(ValueError, match=advice):
+            use()
+    for score, right in ((-torch.ones_like(x), True), (0.3 - x, False)):
+        mapped = sm.evaluation.Fixed(x * score + 1)
+        assert (sm.evaluation.ksd_test(mapped, x.log(), generator=g).p_value > 0.01) == right
 
 
 @pytest.mark.parametrize(("unit", "found"), [

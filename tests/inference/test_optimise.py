@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -140,3 +140,60 @@ def test_a_column_in_other_units_ends_no_fit(unit: float) -> None:
         found, errors = np.asarray(other.params) * units, np.asarray(other.bse) * units
         np.testing.assert_allclose(found, [*one.params.values()], rtol=1e-5)
         np.testing.assert_allclose(errors, [*one.bse.values()], rtol=1e-5)
+
+
+def heteroscedastic(rows: int, growth: float, seed: int) -> tuple[Any, Any, Any]:
+    """A regression whose log-scale grows with the covariate, outcomes, and the design."""
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(rows, generator=g, dtype=torch.float64)
+    noise = torch.randn(rows, generator=g, dtype=torch.float64)
+    design = torch.stack([torch.ones_like(z), z], 1)
+
+    def model(theta, y):
+        scale = (design @ theta["log_scale"]).exp()
+        return -0.5 * ((y[:, 0] - design @ theta["slopes"]) / scale).square()
+
+    return model, (0.5 + z + (growth * z).exp() * noise)[:, None], design
+
+
+def test_a_loss_without_bound_is_named_and_weights_help() -> None:
+    """The advice was to choose another start, of which none has a minimum nearby."""
+    model, y, design = heteroscedastic(200, growth=1.0, seed=0)
+    start = {"slopes": [0.5, 1.0], "log_scale": [0.0, 1.0]}  # the truth
+    with pytest.raises(NotConvergedError) as caught:
+        fit(model, y, start=start)
+    said = str(caught.value)
+    assert "falls without bound, from 5.65 at the start to -" in said and "at row 48;" in said
+    assert "give weights, the squares of a first estimate" in said and "another start" not in said
+    residual = (y - design @ torch.linalg.lstsq(design, y).solution).abs().log()
+    scale = (design @ torch.linalg.lstsq(design, residual).solution).exp()
+    found = fit(model, y, start=start, weights=scale[:, 0].square())
+    errors = torch.tensor([*found.tvalues.values()]) - torch.tensor(
+        [truth / error for truth, error in zip((0.5, 1.0, 0.0, 1.0), found.bse.values())]
+    )
+    assert errors.abs().max() < 3
+
+
+def test_derivatives_that_overflow_where_the_model_is_finite_are_named() -> None:
+    """The log-density was said to be infinite; second derivatives of torch.logaddexp are NaN."""
+    x = 3 * torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = {"narrow": 60.0, "shift": 0.0}
+
+    def mixture(theta, x, add=torch.logaddexp):
+        parts = (-0.5 * (theta["narrow"] * x[:, 0]).square(), theta["shift"] - 0.5 * x[:, 0] ** 2)
+        return add(*parts)
+
+    with pytest.raises(NotConvergedError, match=r"finite there, .* \(write torch.logsumexp of a"):
+        fit(mixture, x, start=start, check=False)
+
+    def infinite(theta, y):
+        return theta["a"] * (y[:, 0] - x[3, 0]).square().log()
+
+    with pytest.raises(NotConvergedError, match="where the log-density is infinite"):
+        fit(infinite, x, start={"a": 1.0}, check=False)
+
+    def stacked(*parts):
+        return torch.logsumexp(torch.stack(parts), 0)
+
+    found = fit(lambda theta, x: mixture(theta, x, stacked), x, start=start, check=False)
+    assert all(math.isfinite(error) for error in found.bse.values())

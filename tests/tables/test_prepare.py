@@ -85,6 +85,30 @@ def test_numbers_with_units_and_thousands_are_refused(values: Any, shown: str) -
 
 
 @pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["(1,250.5)", "3.5", "4"] * 20, r"'\(1,250.5\)' in row 1; write -1250.5 in"),
+        (["3.5-", "3.5", "4"] * 20, "'3.5-' in row 1; write -3.5 in"),
+        (["3.5", "<0.5", "4"] * 20, r"'<0.5' in row 2 \(20 in all\); a value beyond a limit is no"),
+        (
+            ["3.5", "<0.5", "<0.5", None] * 20,
+            r"'<0.5' in row 2 \(30 in all\); a value beyond a lim",
+        ),
+        (["3.5", "?", "4"] * 20, r"'\?' in row 2 \(20 in all\); write missing values as empty"),
+    ],
+)
+def test_negative_numbers_and_limits_are_not_called_missing(values: Any, said: str) -> None:
+    """Empty fields in place of them, as was advised, would leave out all that is negative."""
+    with pytest.raises(ValueError, match=f"column 'c' holds numbers .*{said}"):
+        prepare(table(c=values[:60]))
+
+
+@pytest.mark.parametrize("values", [["<18", "18-65", ">65"] * 20, ["<30", ">30", "<30"] * 20])
+def test_classes_are_text(values: Any) -> None:
+    assert prepare(table(c=values)).summary.modelled == ["a", "b"]
+
+
+@pytest.mark.parametrize(
     "values", [["12 Oak", "3 High", "7 Main"] * 20, ["1a", "2b", "3c"] * 20, ["01.02."] * 60]
 )
 def test_text_that_begins_with_numbers_is_text(values: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,39 @@ def test_names_of_columns_with_numbers(tmp_path: Path, line: str, text: str, not
     loaded = read(path)
     assert list(loaded.frame) == line.split(",") and len(loaded.frame) == 30
     assert any("if it is a row, write a line of names above it" in n for n in loaded.notes) == note
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda i: (i + 1,),
+        lambda i: (i + 1, i * 7919 % 97 / 10),
+        lambda i: (30 + i * 37 % 23, 2500 + i * 7919 % 1997),  # age and income
+        lambda i: (1 + i * i % 5, 1 + (i * i + 1) % 5, 1 + (i * i + 2) % 5),
+        lambda i: (1950 + i * 7 % 40, 1990 + i * 11 % 30),
+        lambda i: (5, i * 3 + 6, i * 4 + 9, i * i + 12, i * 5 + 20),
+    ],
+)
+def test_first_rows_with_other_texts_are_rows(tmp_path: Path, row: Callable[[int], tuple]) -> None:
+    """Their numbers are those of a row like the others, even where they happen to be in order."""
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"n{i},{','.join(map(str, row(i)))}\n" for i in range(30)))
+    assert read(path).frame.shape == (30, 1 + len(row(0)))
+    assert read(path).frame.iloc[0, 0] == "n0"
+
+
+def test_names_and_rows_of_whole_numbers(tmp_path: Path) -> None:
+    """Years name columns if they are consecutive; one year alone is a row, with a note."""
+    path = tmp_path / "t.csv"
+    rows = [f"t{i},{i * 7919 % 50000 + 100},{i * 5279 % 50000 + 100}" for i in range(30)]
+    path.write_text("\n".join(["town,2011,2012", *rows]))
+    assert list(read(path).frame) == ["town", "2011", "2012"] and len(read(path).notes) == 1
+    path.write_text("\n".join(["town,2012", *(row.rpartition(",")[0] for row in rows)]))
+    loaded = read(path)
+    assert len(loaded.frame) == 31 and loaded.frame.iloc[0].tolist() == ["town", 2012]
+    assert "the first line (town, 2012) looks like names" in str(loaded.notes)
+    path.write_text("a,12,300\nb,1,2\nc,3,5\nd,2,3\n")  # far from all others
+    assert len(read(path).frame) == 3 and "if it is a row" in str(read(path).notes)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,22 @@ MANY, SHARE = 3, 1 / 3
 """Rows with one value at such a distance that are worth a line, too, and of all rows so far out:
 rounded values of a long tail repeat, too, but each of them less often."""
 
+EMPTY = "leave the field empty if it means missing"
+"""What to do about codes where rows with missing values are left empty."""
 
-def columns_of(run: Run, loaded: Loaded) -> Any:
+LEAVE_OUT = "leave such rows out of the file if it means missing"
+"""The same where all rows must be complete."""
+
+
+def columns_of(run: Run, loaded: Loaded, advice: str = LEAVE_OUT) -> Any:
     """The columns that a model takes, as numbers; values that are none become NaN.
 
     Columns that were set aside may be left out of the file, since they follow from the others.
+
+    Args:
+        run: with the model.
+        loaded: the file.
+        advice: about values that are too far from those of the fit, `EMPTY` or `LEAVE_OUT`.
 
     Raises:
         ValueError: if a column is not there, or a value is too far from those of the fit.
@@ -46,7 +57,7 @@ def columns_of(run: Run, loaded: Loaded) -> Any:
     present = loaded.frame[[name for name in run.columns if name not in absent]]
     numbers = present.apply(lambda values: numbers_of(values, comma)).astype(np.float64)
     numbers = completed(run, numbers)
-    _refuse_far(run, loaded, numbers)
+    _refuse_far(run, loaded, numbers, advice)
     return numbers
 
 
@@ -90,8 +101,14 @@ def kind_of_rows(rows: Any) -> str:
     return "rows" if rows.duplicated().any() else "different rows"
 
 
-def far_columns(run: Run, numbers: Any) -> list[str]:
-    """A line for each column that lies far from the rows of the fit, as in other units."""
+def far_columns(run: Run, numbers: Any, advice: str = LEAVE_OUT) -> list[str]:
+    """A line for each column that lies far from the rows of the fit, as in other units.
+
+    Args:
+        run: with the fit.
+        numbers: rows in the columns that its model takes.
+        advice: about values that may mean missing, `EMPTY` or `LEAVE_OUT`.
+    """
     scaling, said = run.space.scaling, []
     for name, mean, std in zip(run.space.columns, scaling.mean.tolist(), scaling.std.tolist()):
         median = float(np.nanmedian(numbers[name]))
@@ -103,7 +120,7 @@ def far_columns(run: Run, numbers: Any) -> list[str]:
         elif many := _far_value(numbers[name], mean, std):
             said.append(
                 f"column {name!r} is {many[0]:.6g} in {many[1]} rows, far from the rows of the fit "
-                f"({mean:.4g} +- {std:.2g}); leave the field empty if it means missing"
+                f"({mean:.4g} +- {std:.2g}); {advice}"
             )
     return said
 
@@ -149,7 +166,7 @@ def incomplete(numbers: Any) -> str:
     )
 
 
-def _refuse_far(run: Run, loaded: Loaded, numbers: Any) -> None:
+def _refuse_far(run: Run, loaded: Loaded, numbers: Any, advice: str) -> None:
     """Refuse values so far from those of the fit that squares overflow, with the place."""
     scaling, columns = run.space.scaling, list(run.space.columns)
     with np.errstate(over="ignore"):
@@ -160,5 +177,5 @@ def _refuse_far(run: Run, loaded: Loaded, numbers: Any) -> None:
         raise ValueError(
             f"{loaded.name} must lie within {MAX_DISTANCE:g} standard deviations of the rows of "
             f"the fit, got {numbers[columns[column]].iloc[row]:g} in row {row + 1}, column "
-            f"{columns[column]!r}; leave the field empty if it means missing"
+            f"{columns[column]!r}; {advice}"
         )

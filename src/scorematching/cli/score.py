@@ -13,7 +13,7 @@ from scorematching._extras import import_extra
 from scorematching.cli.app import DataDir
 from scorematching.cli.files import check_output, write_frame
 from scorematching.cli.options import RunFolder, say
-from scorematching.cli.rows import columns_of, far_columns, incomplete
+from scorematching.cli.rows import EMPTY, columns_of, far_columns, incomplete
 from scorematching.runs import Run, open_run
 from scorematching.runs.unusual import RowScores, score_rows
 from scorematching.tables import Loaded, read
@@ -42,7 +42,7 @@ def score(
     loaded = read(data, data_dir)
     if out.exists() and source.exists() and out.samefile(source):
         raise ValueError(f"--out must be another file than DATA, got {out}; name a new one")
-    numbers = columns_of(found, loaded)
+    numbers = columns_of(found, loaded, EMPTY)
     good = np.isfinite(numbers.to_numpy()).all(1)
     if not good.any():
         raise ValueError(f"{data} must have a complete row of numbers, got {incomplete(numbers)}")
@@ -51,7 +51,7 @@ def score(
         scores = score_rows(found.model, found.space, numbers[good])
     write_frame(_joined(found, _labelled(loaded), good, scores), out)
     say(*sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)}))
-    say(*far_columns(found, numbers[good]), *_shared(found, numbers[good]))
+    say(*far_columns(found, numbers[good], EMPTY), *_shared(found, numbers[good]))
     if not good.all():
         say(f"left empty: {incomplete(numbers)}")
     say(*_unusual(scores, good), f"wrote {len(loaded.frame)} rows to {out}")

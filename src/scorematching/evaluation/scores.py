@@ -21,6 +21,14 @@ KINDS = (
     "function that returns log-densities (N,) or scores of the shape of x, or a tensor of scores"
 )
 
+_COMPARE = "pass an objective with that domain, such as ScoreMatching(domain=PositiveOrthant())"
+_MAP = (
+    "map the points to all of space, as y = log(x) does with positive x, and pass the scores "
+    "there, x * score(x) + 1; or compare the model with others by evaluation.compare with an "
+    "objective of that domain"
+)
+"""What to do with a model on a domain instead: to compare its losses, or to use its score."""
+
 
 def scores_at(model: Any, x: Tensor, budget: Budget | None = None) -> Tensor:
     """The score at points, ``(N, *event) -> (N, D)``, without gradients.
@@ -54,9 +62,11 @@ def scores_at(model: Any, x: Tensor, budget: Budget | None = None) -> Tensor:
 
 def score_function(model: Any, x: Tensor) -> Vector:
     """The score of a model as a function; a bare callable is called at x to see what it returns."""
-    if isinstance(model, Field | Distribution):
+    if isinstance(model, Distribution):
         return model.score
-    _check_domain(model)
+    _check_domain(model, _MAP)
+    if isinstance(model, Field):
+        return model.score
     _check_columns(model)
     if callable(getattr(model, "grad_log_density", None)):
         return lambda x: torch.as_tensor(model.grad_log_density(x.cpu().numpy().copy())).to(x)
@@ -84,9 +94,9 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
     Raises:
         TypeError: the model cannot be differentiated.
     """
+    if whole_space:
+        _check_domain(model, _COMPARE)
     if hasattr(model, "_field") and hasattr(model, "_queries"):  # a ScoreEstimator
-        if whole_space:
-            _check_domain(model)
         return model._field(), model._queries(X.cpu().numpy() if isinstance(X, Tensor) else X)
     fitted = isinstance(getattr(model, "field", None), Field)  # the result of a fit, in float64
     x = model._points(X) if fitted else _as_tensor(X)
@@ -94,8 +104,6 @@ def field_at(model: Any, X: Any, whole_space: bool = True) -> tuple[Field, Tenso
     if isinstance(model, Field):
         return model, x
     if fitted:
-        if whole_space:
-            _check_domain(model)
         return model.field, x
     if isinstance(model, Tensor) or not callable(model):
         raise TypeError(
@@ -113,16 +121,21 @@ def _as_tensor(X: Any) -> Tensor:
     return torch.as_tensor(torch_numbers(X, "X"))
 
 
-def _check_domain(model: Any) -> None:
+def _check_domain(model: Any, advice: str) -> None:
     """Refuse estimators of densities that do not vanish at the boundary of their domain."""
-    domain = getattr(model, "domain_", None) or getattr(model, "domain", None)
+    domain = _domain_of(model)
     if domain is not None:
         place = f"the {domain} orthant" if isinstance(domain, str) else domain
         raise ValueError(
             f"the model must have a density on all of space, got one on {place}; there, "
-            "integration by parts leaves a term at the boundary: compare such models by an "
-            "objective with that domain, or by their own score(X)"
+            f"integration by parts leaves a term at the boundary: {advice}"
         )
+
+
+def _domain_of(model: Any) -> Any:
+    """Where a model says that its density lives; None for all of space."""
+    model = model.model.call if isinstance(model, Field) else model
+    return getattr(model, "domain_", None) or getattr(model, "domain", None)
 
 
 def _check_columns(model: Any) -> None:

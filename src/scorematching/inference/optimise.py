@@ -51,6 +51,10 @@ SINGLE = 1e-5
 NOT_SHRUNK = 1e-3
 """Share of the step before from which a step is no rounding: the loss is not quadratic."""
 
+BOTTOMLESS, MANY_ROWS = 1e6, 0.1
+"""Multiples of the size of losses at the start below which the mean loss has no bound, and the
+share of the rows that may cause it."""
+
 NEARER = (
     "choose a start nearer to the minimum, or another parametrisation (log-scales, for example)"
 )
@@ -87,7 +91,7 @@ def minimise(problem: Problem) -> Optimum:
     start = problem.model.start
     found = problem.derivatives(start)
     if not all(bool(part.isfinite().all()) for part in found):
-        raise _not_finite(found)
+        raise _not_finite(problem, found)
     _require_squares(problem, found)
     if is_quadratic(problem, start, found):
         require_regular(problem, found.hessian)
@@ -98,7 +102,36 @@ def minimise(problem: Problem) -> Optimum:
         return _newton(problem, *_lbfgs(problem, start, found), "L-BFGS")
     except (NotConvergedError, SingularInformationError):
         theta, steps = descend(problem, start)
-    return _newton(problem, theta, steps, "steps in a trust region")
+    try:
+        return _newton(problem, theta, steps, "steps in a trust region")
+    except (NotConvergedError, SingularInformationError) as error:
+        raise _without_bound(problem, theta) or error from None
+
+
+def _without_bound(problem: Problem, theta: Tensor) -> NotConvergedError | None:
+    """The error where the loss falls for ever, as the density concentrates at few points.
+
+    A score ``-(y - m) / s^2`` of one point has the loss ``-1 / s^2`` where m meets y: if scales
+    depend on covariates, or on components of a mixture, they can be small there alone.
+    """
+    losses, before = (problem.losses(each).detach() for each in (theta, problem.model.start))
+    parts = problem.weights * losses
+    fall = float(parts.sum())
+    usual = float(problem.weights @ before.abs())
+    if not -torch.inf < fall < -BOTTOMLESS * usual:
+        return None
+    order = parts.argsort()
+    count = 1 + int((parts[order].cumsum(0) > 0.5 * fall).sum())
+    if count > max(1, MANY_ROWS * len(parts)):
+        return None
+    rows = ", ".join(map(str, order[: min(count, 8)].tolist())) + (", ..." if count > 8 else "")
+    return NotConvergedError(
+        "the fit must converge to a minimum, got a loss that falls without bound, from "
+        f"{float(problem.weights @ before):.3g} at the start to {fall:.3g}, as the density "
+        f"concentrates at row{'s' * (count > 1)} {rows}; make scales the same for all rows, or "
+        "bound them, or if they depend on covariates give weights, the squares of a first estimate "
+        "of the scale of each row"
+    )
 
 
 def is_quadratic(problem: Problem, start: Tensor, found: Derivatives) -> bool:
@@ -338,11 +371,25 @@ def _require_squares(problem: Problem, found: Derivatives) -> None:
         )
 
 
-def _not_finite(found: Derivatives) -> NotConvergedError:
-    rows = (~found.gradients.isfinite()).any(1).nonzero()[:, 0].tolist()
+def _not_finite(problem: Problem, found: Derivatives) -> NotConvergedError:
+    bad = (~found.gradients.isfinite()).any(1)
+    rows = bad.nonzero()[:, 0].tolist()
     where = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+    advice = "choose another start, or move points away from where the log-density is infinite"
+    if _is_finite_at(problem, bad):
+        advice = (
+            "the model itself is finite there, but derivatives of an operation in it are not, as "
+            "those of torch.logaddexp of very different numbers (write torch.logsumexp of a "
+            "stack), or of a norm at zero"
+        )
     return NotConvergedError(
         "the loss and its gradient must be finite at the initial parameters, got NaN or infinity "
-        f"in {len(rows)} of {len(found.gradients)} rows ({where}); choose another start, or move "
-        "points away from where the log-density is infinite"
+        f"in {len(rows)} of {len(found.gradients)} rows ({where}); {advice}"
     )
+
+
+def _is_finite_at(problem: Problem, rows: Tensor) -> bool:
+    """Whether the model has finite values at rows ``(N,)`` at the initial parameters."""
+    model = problem.model.at(problem.model.start)
+    values = [(part.view(model)(part.x), rows[part.rows]) for part in problem.parts]
+    return all(bool(value[bad].isfinite().all()) for value, bad in values)

@@ -95,6 +95,7 @@ class FitResult(Estimates):
         model = self._setting.model
         call = model.at(self._values)
         vars(call)["normalised"] = model.normalised  # which `MaximumLikelihood` asks for
+        vars(call)["domain"] = self.domain  # which tests of fit and comparisons ask for
         return model.field(call)
 
     @property

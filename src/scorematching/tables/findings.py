@@ -159,8 +159,8 @@ def _common(x: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     if shown:
         yield Finding(
             f"{SHARED} ({shown})",
-            "kept, but likelihoods depend on the width of the noise there: leave fields empty if "
-            "it means missing, or fit rows with and without it apart",
+            "kept, but likelihoods depend on the width of the noise there: leave fields empty and "
+            "pass --drop-missing if it means missing, or fit rows with and without it apart",
         )
 
 

@@ -1,10 +1,11 @@
-"""Notes on lines that may mean something else than they were read as."""
+"""Whether a first line names the columns, and notes on lines that may mean something else."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from scorematching.tables.summary import listed
 
 _COLUMNS, _ROWS = 3, 3
 _STEPS, _EQUAL = 5, 0.05
-"""Columns whose steps are equal by chance in few rows, and by how much rounded steps may differ."""
+"""Columns whose steps are equal, or that are in order, by chance in few rows, and by how much
+rounded steps may differ."""
 
 _MOST, _WHOLE = 0.8, 0.1
 """Share of the columns in which names are far from all rows, and of whole numbers among fractions.
 """
 
+_ROUNDING = 1e-9
 _FIRST_YEAR, _LAST_YEAR = 1500, 2100
 
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
@@ -44,17 +47,61 @@ def perhaps_names(frame: Any) -> str | None:
         >>> perhaps_names(pandas.DataFrame(rows)).partition(",")[0]
         'the first line (400'
     """
-    numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
-    if not numeric or frame.shape[1] < _COLUMNS or len(frame) <= _ROWS:
+    numbers = frame[[name for name, dtype in frame.dtypes.items() if dtype.kind in "iuf"]]
+    if not numbers.shape[1] or len(frame) <= _ROWS:
         return None
-    first = frame.iloc[0].to_numpy(np.float64)
-    if not (_is_alone_in_order(first, frame) or _is_alone_whole(first, frame)):
-        return None
+    first = numbers.iloc[0].to_numpy(np.float64)
+    if numbers.shape[1] < frame.shape[1]:
+        named = _has_years_above_others(first, numbers)
+    else:
+        enough = frame.shape[1] >= _COLUMNS
+        named = enough and (_is_alone_in_order(first, frame) or _is_alone_whole(first, frame))
+    return _note_on_names(first, frame) if named else None
+
+
+def _note_on_names(first: NDArray[np.float64], frame: Any) -> str:
+    cells = [f"{v:.12g}" if isinstance(v, Real) else v for v in frame.iloc[0]]
     return (
-        f"the first line ({listed(f'{number:.12g}' for number in first)}) looks like names of the "
-        "columns, but is read as a row: if it is none, write a letter before each, as in "
+        f"the first line ({listed(cells)}) looks like names of the columns, but is read as a row: "
+        "if it is none, write a letter before each number, as in "
         f"x{first[0]:.12g}, and fit again"
     )
+
+
+def _has_years_above_others(first: NDArray[np.float64], numbers: Any) -> bool:
+    """Whether the first row has years, in order, where few other numbers could be years."""
+    if not (_could_be_years(first).all() and _in_order(first[None])[0]):
+        return False
+    others = numbers.iloc[1:].to_numpy(np.float64)
+    return bool((_could_be_years(others).mean(0) < 0.5).all())
+
+
+def stands_apart(rows: NDArray[np.float64]) -> bool:
+    """Whether the numbers of a first line with text name columns, and are no row like the others.
+
+    They are in order, and far from most numbers below, as wavelengths are; or, as in no other row,
+    consecutive years, five or more, or in equal steps and mostly outside of the numbers below.
+
+    Args:
+        rows: numbers in the first line and below it ``(N, K)``, NaN where a field has none.
+
+    Example:
+        >>> below = [[31, 2500], [52, 2100], [45, 3800], [28, 2300]]
+        >>> stands_apart(np.array([[30, 2400], *below], dtype=float))
+        False
+        >>> stands_apart(np.array([[2011, 2012], *below], dtype=float))
+        True
+    """
+    first, others = rows[0], rows[1:]
+    again = bool((others == first).any(0).all())
+    if again or not _in_order(rows[:1])[0]:
+        return False
+    if _far(first, others).mean() >= _MOST or _alone(_are_years, first, others):
+        return True
+    if len(first) >= _STEPS:
+        return _alone(_in_order, first, others)
+    steps = len(first) >= _COLUMNS and _alone(_have_the_same_steps, first, others)
+    return steps and bool(_outside(first, others).mean() > 0.5)
 
 
 def perhaps_row(names: Sequence[str]) -> str | None:
@@ -63,20 +110,29 @@ def perhaps_row(names: Sequence[str]) -> str | None:
     Example:
         >>> perhaps_row(["country", "2001", "2002"]), perhaps_row(["Oslo", "-1.2"]) is None
         (None, False)
+        >>> perhaps_row(["Oslo", "12", "300"]) is None
+        False
         >>> perhaps_row(["index", "0"]), perhaps_row(["Oslo", "12"]) is None
         (None, False)
     """
     found = [name for name in names if _NUMBER.fullmatch(name)]
     numbers = [float(name.replace(",", ".")) for name in found]
-    in_order = sorted(set(numbers)) in (numbers, numbers[::-1])
-    alone = len(found) == 1 and not (numbers[0] == 0 or _FIRST_YEAR <= numbers[0] < _LAST_YEAR)
-    plain = (all(name.isdigit() for name in found) and not alone) or len(found) >= _COLUMNS
-    if not found or (in_order and plain and min(numbers) >= 0):
+    if not found or (min(numbers) >= 0 and _count_or_measure(np.array(numbers))):
         return None
     return (
         f"the first line ({listed(names)}) is read as names of the columns: if it is a row, write "
         "a line of names above it"
     )
+
+
+def _count_or_measure(numbers: NDArray[np.float64]) -> bool:
+    """Whether names are years, wavelengths or numbers from 0, which hardly any row would be."""
+    if len(numbers) == 1:
+        return bool(numbers[0] == 0 or _could_be_years(numbers)[0])
+    rows = numbers[None]
+    steps = len(numbers) >= _COLUMNS and _have_equal_steps(rows)[0]
+    several = steps or len(numbers) >= _STEPS or _are_years(rows)[0]
+    return bool(_in_order(rows)[0] and several)
 
 
 def perhaps_decimals(lines: Iterable[str]) -> str | None:
@@ -102,8 +158,7 @@ def perhaps_decimals(lines: Iterable[str]) -> str | None:
 
 def _is_alone_in_order(first: NDArray[np.float64], frame: Any) -> bool:
     """Whether the first row is in order, with equal steps or far from all others."""
-    steps = np.diff(first)
-    if not ((steps > 0).all() or (steps < 0).all()):
+    if not _in_order(first[None])[0]:
         return False
     others = frame.iloc[1:].to_numpy(np.float64)
     return _alone_has_equal_steps(first, others) or bool(_far(first, others).mean() >= _MOST)
@@ -121,15 +176,44 @@ def _is_alone_whole(first: NDArray[np.float64], frame: Any) -> bool:
 
 def _alone_has_equal_steps(first: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
     """Whether the columns of the first row have equal steps, and those of no other row."""
-    if len(first) < _STEPS or not _have_equal_steps(first[None])[0]:
-        return False
-    return not _have_equal_steps(others).any()
+    return len(first) >= _STEPS and _alone(_have_equal_steps, first, others)
 
 
-def _have_equal_steps(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _alone(
+    holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]],
+    first: NDArray[np.float64],
+    others: NDArray[np.float64],
+) -> bool:
+    """Whether something holds for the first row, and for no other."""
+    return bool(holds(first[None])[0]) and not holds(others).any()
+
+
+def _in_order(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    steps = np.diff(rows, axis=1)
+    found: NDArray[np.bool_] = np.logical_or((steps > 0).all(1), (steps < 0).all(1))
+    return found
+
+
+def _are_years(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows are consecutive years, two or more."""
+    consecutive = (np.abs(np.diff(rows, axis=1)) == 1).all(1)
+    found: NDArray[np.bool_] = _could_be_years(rows).all(1) & consecutive & (rows.shape[1] > 1)
+    return found
+
+
+def _could_be_years(numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return (numbers >= _FIRST_YEAR) & (numbers < _LAST_YEAR) & (numbers == np.round(numbers))
+
+
+def _have_the_same_steps(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows have equal steps to rounding errors, which few of three numbers have by chance."""
+    return _have_equal_steps(rows, _ROUNDING)
+
+
+def _have_equal_steps(rows: NDArray[np.float64], tolerance: float = _EQUAL) -> NDArray[np.bool_]:
     steps = np.diff(rows, axis=1)
     mean = steps.mean(1, keepdims=True)
-    found: NDArray[np.bool_] = (np.abs(steps - mean) < _EQUAL * np.abs(mean)).all(1)
+    found: NDArray[np.bool_] = (np.abs(steps - mean) <= tolerance * np.abs(mean)).all(1)
     return found
 
 
@@ -137,4 +221,10 @@ def _far(first: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.
     """Columns in which a row is farther from all others than these are from each other."""
     low, high = np.fmin.reduce(others), np.fmax.reduce(others)
     found: NDArray[np.bool_] = np.maximum(low - first, first - high) > high - low
+    return found
+
+
+def _outside(first: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Columns in which a row is below or above all others."""
+    found: NDArray[np.bool_] = (first < np.fmin.reduce(others)) | (first > np.fmax.reduce(others))
     return found

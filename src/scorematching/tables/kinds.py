@@ -31,6 +31,12 @@ _MARKS = re.compile("[\\s%'\N{RIGHT SINGLE QUOTATION MARK}_$€£¥]")
 _MINUS = "\N{MINUS SIGN}"
 """Which word processors write in place of a hyphen."""
 
+_NEGATIVE = re.compile(r"^(?:\(([\d.,]+)\)|([\d.,]+)-)$")
+"""Negative numbers as in accounts: (1,200) or 1,200-."""
+
+_LIMIT = re.compile(r"\s*[<>≤≥]=?\s*[-+]?[\d.,]+")
+"""A value that is known to lie below or above a limit, such as <0.5."""
+
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$")
 _POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+$")
 _UNIT = re.compile(r"(?<=\d)\s*([a-zA-Z°µμΩ][^\s\d]{0,4})\s*$")
@@ -129,11 +135,16 @@ def refuse_almost_numbers(values: Any, name: str, comma: bool = False) -> None:
             f"{int(row) + 1}; write {plain[row]:.15g} in place of it, or leave the column out with "
             "--columns"
         )
-    if bad.mean() < _MOSTLY:
+    limits = bad & present.map(lambda text: bool(_LIMIT.match(text)))
+    if bad.mean() < _MOSTLY or ((bad == limits).all() and not bad.all()):
+        advice = "write missing values as empty fields, or leave"
+        if limits.any():
+            advice = "a value beyond a limit is not missing, and has no density: leave"
+        first = limits if limits.any() else bad
         raise ValueError(
-            f"column {name!r} holds numbers except for {present[bad].iloc[0]!r} in row "
-            f"{int(bad.idxmax()) + 1} ({int(bad.sum())} in all); write missing values as empty "
-            "fields, or leave the column out with --columns"
+            f"column {name!r} holds numbers except for {present[first].iloc[0]!r} in row "
+            f"{int(first.idxmax()) + 1} ({int(bad.sum())} in all); {advice} the column out with "
+            "--columns"
         )
 
 
@@ -173,8 +184,10 @@ def _without_marks(text: str, comma: bool = False) -> str:
     Example:
         >>> [_without_marks(text) for text in ("$1,200", "0,125", "1.012,5", "1.012.500")]
         ['1200', '0.125', '1012.5', '1012500']
+        >>> [_without_marks(text) for text in ("($1,200)", "1.5-", "(a)")]
+        ['-1200', '-1.5', '(a)']
     """
-    bare = _MARKS.sub("", text).replace(_MINUS, "-")
+    bare = _NEGATIVE.sub(r"-\1\2", _MARKS.sub("", text).replace(_MINUS, "-"))
     grouped = _POINTS.match(bare) and (comma or bare.count(".") > 1)
     if grouped or ("," in bare and not _THOUSANDS.match(bare)):
         return bare.replace(".", "").replace(",", ".")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from scorematching._tables import names_by_numbers
+from scorematching.tables.first_row import stands_apart
 from scorematching.tables.kinds import is_date
 
 _DELIMITERS = (",", ";", "\t", "|", " ")
@@ -174,8 +178,8 @@ def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
     """Whether the first line has no names: numbers, missing values, and text as in other rows.
 
     An empty first field is of names, unless another row has one, too. Names beside numbers, such as
-    wavelengths, are of columns without text, or are found in no other row, where the numbers are in
-    order, or are whole above columns of fractions.
+    wavelengths, are of columns without text, or are found in no other row, where the numbers stand
+    apart from those below, or are whole above columns of fractions.
     """
     first, *others = rows
     kinds = [_kind(cell, delimiter) for cell in first]
@@ -190,10 +194,13 @@ def _begins_with_row(rows: list[list[str]], delimiter: str) -> bool:
     if not columns or not all(alike):
         return False
     of = {kind: [(c, b) for c, b, k in zip(first, columns, kinds) if k == kind] for kind in kinds}
-    numbers = [_value(cell) for cell, _ in of["number"]]
     again = any(is_date(cell) or cell in cells for cell, cells in of["text"])
     whole = all(cell.strip().isdigit() and _are_fractions(cells) for cell, cells in of["number"])
-    return again or not (_rise(numbers) or _rise(numbers[::-1]) or whole)
+    if again or whole:
+        return again
+    places = [i for i, kind in enumerate(kinds) if kind == "number"]
+    numbers = [[_value(row[i], delimiter) for i in places] for row in (first, *below)]
+    return not stands_apart(np.array(numbers))
 
 
 def _mostly(cells: list[str], kind: str, delimiter: str) -> bool:
@@ -208,12 +215,9 @@ def _are_fractions(cells: list[str]) -> bool:
     return fractions > 0 and fractions >= _AGREED * len(cells)
 
 
-def _rise(numbers: list[float]) -> bool:
-    return all(a < b for a, b in pairwise(numbers))
-
-
-def _value(cell: str) -> float:
-    return float(cell.replace(",", "."))
+def _value(cell: str, delimiter: str) -> float:
+    """The number in a field, NaN if it has none."""
+    return float(cell.replace(",", ".")) if _kind(cell, delimiter) == "number" else math.nan
 
 
 def _kind(cell: str, delimiter: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,18 @@ import torch
 
 from scorematching.datasets import Standardise
 from scorematching.estimators.density import DensityEstimator
+from scorematching.estimators.density.bases.student_t import MultivariateT
 from scorematching.estimators.density.calibration import calibrate
-from scorematching.estimators.density.nearby import less_nearby, near_points, with_nearby
+from scorematching.estimators.density.learning import _nearby
+from scorematching.estimators.density.nearby import (
+    far_out,
+    less_nearby,
+    near_points,
+    with_nearby,
+)
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
+from scorematching.estimators.density.stacking import Stack
+from scorematching.estimators.density.tilt import NetworkTilt
 from scorematching.estimators.density.tilted import Tilted
 from tests.estimators.density.tables import normal
 
@@ -159,3 +169,33 @@ def test_the_density_of_a_kernel_tilt_has_an_integral_of_one(seed):
     grid = np.linspace(x.min() - 5, x.max() + 5, 20_001)
     whole = np.exp(estimator.score_samples(grid[:, None])).sum() * (grid[1] - grid[0])
     assert abs(np.log(whole)) < 5 * estimator.log_z_standard_error_ + 1e-3 < 0.1
+
+
+def rising(x):
+    """A bounded tilt that is small near zero and 10 far to the left."""
+    return 10 * torch.tanh(0.0002 * x[:, 0].square() * (x[:, 0] < 0))
+
+
+def heavy():
+    """A base of which 1% has heavy tails."""
+    cauchy = MultivariateT(torch.zeros(1).double(), torch.eye(1).double(), df=1)
+    return Stack([normal(1), cauchy], torch.tensor([0.99, 0.01]))
+
+
+def test_a_tilt_that_rises_in_heavy_tails_counts(generator):
+    """Of 10,000 samples of the base none may be there: log Z was far too small, and its error."""
+    far = torch.logspace(-3, 8, 40_001, dtype=torch.float64)
+    grid = torch.cat([-far.flip(0), far])[:, None]
+    whole = torch.trapezoid((heavy()(grid) + rising(grid)).exp(), grid[:, 0]).log()
+    density = Tilted(heavy(), rising, identity(), 1.0, far_out(identity(), 1, grid))
+    found = normalise(density.log_weight, density.proposal, 10_000, generator)
+    assert whole > 0.5 and abs(found.log_z - whole) < 4 * found.standard_error < 1
+    held, samples = heavy().sample(50, generator), density.proposal.sample(10_000, generator)
+    weights = less_nearby(heavy(), density.nearby, samples)
+    assert calibrate(rising(held), rising(samples), weights).size == 0
+
+
+@pytest.mark.parametrize("parts", [["kde"], ["kde", "student-t"]])
+def test_tails_are_looked_at_where_the_base_has_heavy_ones(parts):
+    base = SimpleNamespace(folds=SimpleNamespace(x=torch.zeros(9, 2)), weights=parts)
+    assert (_nearby(NetworkTilt(2, (4,)), base, identity()) is None) == (len(parts) == 1)

@@ -17,7 +17,7 @@ from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.calibration import Size, calibrate
 from scorematching.estimators.density.choice import Base, choose_base
 from scorematching.estimators.density.fitting import Points
-from scorematching.estimators.density.nearby import less_nearby, near_points, with_nearby
+from scorematching.estimators.density.nearby import far_out, less_nearby, near_points, with_nearby
 from scorematching.estimators.density.nice import learn_nice
 from scorematching.estimators.density.normaliser import normalise, tilt_at_samples
 from scorematching.estimators.density.scaling import Inverse
@@ -127,7 +127,7 @@ def _tilted(
         report("tilt: none, since training does not lower the held-out loss of the base")
         history = learned.history if learned else []
         return Learned(base.distribution, held_out, base.weights, history=history)
-    nearby = None if isinstance(learned.tilt, NetworkTilt) else near_points(base.folds.x, whiten)
+    nearby = _nearby(learned.tilt, base, whiten)
     size = _size(settings, base, nearby, lambda s: learned.tilt(whiten(s)), held, generator)
     report(f"tilt: size {size.size:.2f}, held-out gain {size.gain:.3f}, error {size.error:.3f}")
     about = (base.weights, size.size, *learned[1:])
@@ -138,6 +138,14 @@ def _tilted(
         density.log_weight, density.proposal, settings.num_importance, generator
     )
     return Learned(density, held_out, *about)
+
+
+def _nearby(tilt: Any, base: Base, whiten: Whiten) -> Distribution | None:
+    """Where the tilt may add mass that samples of the base miss; None for a base of light tails."""
+    x = base.folds.x
+    if not isinstance(tilt, NetworkTilt):
+        return near_points(x, whiten)
+    return far_out(whiten, x.shape[1], x) if "student-t" in base.weights else None
 
 
 def _size(
