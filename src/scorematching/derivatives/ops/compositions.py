@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils.checkpoint import _CheckpointFrame
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from scorematching.derivatives.engine.trace import NoRule, plain
 from scorematching.derivatives.ops.masked import logaddexp, logsumexp, softmax
@@ -324,16 +324,24 @@ def _repeat_in_checkpoint() -> None:
     It does so in a backward pass, of the user's loss at last, and would find other operations than
     those of its first run. Torch offers no other way to what it will run.
     """
-    hooks = _saved_tensors_hooks(True) if _saved_tensors_hooks is not None else None
+    hooks = _saved_tensors_hooks(True)
     for cell in (getattr(hooks[0], "__closure__", None) or ()) if hooks else ():
         with suppress(ValueError):  # an empty cell
             frame = cell.cell_contents
-            if isinstance(frame, _CheckpointFrame) and not isinstance(frame.recompute_fn, _Again):
+            if isinstance(frame, _FRAME) and not isinstance(frame.recompute_fn, _Again):
                 frame.recompute_fn = _Again(frame.recompute_fn)
 
 
-_saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-"""Since torch 2.8."""
+def _hidden(module: Any, name: str, default: Any) -> Any:
+    """Something of torch that is not public; the default in versions that do not have it."""
+    return getattr(module, name, default)
+
+
+_saved_tensors_hooks = _hidden(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda *_: None
+)  # since torch 2.8
+_FRAME = _hidden(checkpoint, "_CheckpointFrame", ())
+_modes = _hidden(torch.overrides, "_get_current_function_mode_stack", list)
 
 
 class _Again:
@@ -343,7 +351,7 @@ class _Again:
         self.function = function
 
     def __call__(self, *args: Any) -> Any:
-        active = any(isinstance(m, _Composed) for m in _get_current_function_mode_stack())
+        active = any(isinstance(mode, _Composed) for mode in _modes())
         with nullcontext() if active else twice_differentiable():
             return self.function(*args)
 
