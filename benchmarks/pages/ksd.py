@@ -82,7 +82,9 @@ BLIND = """## What it does not see
   apart. Data from one of two modes pass as data from both if the modes are well separated (mode
   missing in the data, in the table).
 - **Boundaries.** On the positive orthant, or another set with a boundary, the identity behind the
-  test has a further term. Estimators of such densities are refused.
+  test has a further term. Estimators of such densities are refused. Map the points to all of space
+  and give the scores there: for positive x, `ksd_test(Fixed(x * score(x) + 1), x.log())`, since
+  the density of log(x) has a factor x more.
 - **Columns that determine each other**, and constant ones. The identity needs a density in all
   columns, so an estimator that has set some aside is refused; fit and test without them.
 
