@@ -332,16 +332,12 @@ def _repeat_in_checkpoint() -> None:
                 frame.recompute_fn = _Again(frame.recompute_fn)
 
 
-def _hidden(module: Any, name: str, default: Any) -> Any:
-    """Something of torch that is not public; the default in versions that do not have it."""
-    return getattr(module, name, default)
-
-
-_saved_tensors_hooks = _hidden(
+# Not public in torch, and replaced where its version does not have them.
+_saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda *_: None
-)  # since torch 2.8
-_FRAME = _hidden(checkpoint, "_CheckpointFrame", ())
-_modes = _hidden(torch.overrides, "_get_current_function_mode_stack", list)
+)
+_FRAME = getattr(checkpoint, "_CheckpointFrame", ())
+_modes = getattr(torch.overrides, "_get_current_function_mode_stack", list)
 
 
 class _Again:
