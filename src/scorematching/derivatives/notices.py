@@ -77,9 +77,10 @@ def other_values(changes: bool) -> ValueError:
         )
     return ValueError(
         "the model must treat every point by itself, got values that change with the other "
-        "points of the batch (batch normalisation in training mode, or a recurrent layer or "
-        "attention without batch_first=True?); call model.eval(), use LayerNorm or GroupNorm, or "
-        "put the points first"
+        "points of the batch (batch normalisation in training mode, a recurrent layer or "
+        "attention without batch_first=True, or an ODE solver that chooses its steps for the whole "
+        "batch?); call model.eval(), use LayerNorm or GroupNorm, put the points first, or lower "
+        "the tolerances of the solver, 1e-5 in single precision and 1e-7 in double"
     )
 
 

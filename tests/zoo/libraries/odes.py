@@ -74,7 +74,14 @@ ENTRIES = [
     Entry(
         "torchdiffeq",
         "odeint, Adams",
+        flow(torchdiffeq.odeint, method="implicit_adams", options={"step_size": 0.02}, **EXACT),
+    ),
+    Entry(
+        "torchdiffeq",
+        "odeint, Adams, long steps",
         flow(torchdiffeq.odeint, method="implicit_adams", options={"step_size": 0.1}, **EXACT),
+        "coupled",
+        "its iteration ends by the whole batch, and before it has converged",
     ),
     Entry(
         "torchdiffeq",
