@@ -324,3 +324,15 @@ def torch_numbers(value: Any, name: str) -> Any:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number, of Python's or numpy's making."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def dates_in(values: Any) -> tuple[str, Any]:
+    """Where an array or a data frame has dates or durations, in words, and their type or None."""
+    named = hasattr(values, "columns") and hasattr(values, "dtypes")
+    types = values.dtypes if named else [getattr(values, "dtype", None)]
+    columns = values.columns if named else [None]
+    found = [
+        (c, each) for c, each in zip(columns, types) if getattr(each, "kind", "") in ("m", "M")
+    ]
+    where = f" in {', '.join(repr(name) for name, _ in found[:5])}" if named else ""
+    return where, found[0][1] if found else None

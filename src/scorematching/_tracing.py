@@ -1,5 +1,7 @@
 """Whether operations are executed now, or recorded to be executed later with other values."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -31,3 +33,12 @@ def is_recording(x: Tensor) -> bool:
     Values are then unknown: they belong to later runs.
     """
     return is_tracing() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def saved_tensors_hooks() -> Any:
+    """The hooks for saved tensors that are active, such as those of a checkpoint; or None.
+
+    Torch has no public function for this, and before 2.8 none at all.
+    """
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(True)

@@ -18,6 +18,9 @@ from scorematching.derivatives import verification
 NUM_SPECIAL = 256
 """Points at which derivatives by convention are looked for, as many as measure smoothness."""
 
+_SCALES = {torch.float64: (1e-3, 2.0**-26), torch.float32: (5e-2, 2.0**-10)}
+"""Differences that count, and lengths of steps as shares of the spread."""
+
 
 def is_exceptional(
     ask: verification.Answer,
@@ -46,10 +49,6 @@ def is_exceptional(
     if any(_stands_out(mine[~jumps], others[:, ~jumps], tolerance) for mine, others in pairs):
         return True
     return not (is_log_density or _leaves_zeros_out(ask, found, x, v, jumps))
-
-
-_SCALES = {torch.float64: (1e-3, 2.0**-26), torch.float32: (5e-2, 2.0**-10)}
-"""Differences that count, and lengths of steps as shares of the spread."""
 
 
 def _conspicuous(

@@ -36,6 +36,9 @@ NUM_POINTS = 4
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}
 """Largest difference between right answers, relative to their size, by precision."""
 
+_EXPONENTS = {torch.float64: (14, 12, 10), torch.float32: (8, 6, 4)}
+"""Steps of differences, as powers of a half, in standard deviations of the points."""
+
 
 class Comparison(NamedTuple):
     """How far two answers differ, relative to their size; more than one is a disagreement."""
@@ -219,10 +222,6 @@ def differences(score: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tupl
         return inner(w, s, event_axes(x)) / unit
 
     return best_difference(along, _EXPONENTS[x.dtype])
-
-
-_EXPONENTS = {torch.float64: (14, 12, 10), torch.float32: (8, 6, 4)}
-"""Steps of differences, as powers of a half, in standard deviations of the points."""
 
 
 def _unit(x: Tensor) -> float:

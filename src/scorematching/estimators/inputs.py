@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from scorematching._checks import dates_in
+
 
 def as_table(X: Any) -> Any:
     """Tensors as arrays; arrays, lists and data frames as they are.
@@ -74,20 +76,17 @@ def _refuse_other_types(X: Any) -> None:
             f"X must hold real numbers, got {dtype}: Complex data not supported; pass real and "
             "imaginary parts as columns of their own"
         )
-    _refuse_dates(X, dtype)
+    _refuse_dates(X)
     if isinstance(X, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in X):
         _refuse_ragged([len(row) for row in X])
 
 
-def _refuse_dates(X: Any, dtype: Any) -> None:
+def _refuse_dates(X: Any) -> None:
     """Refuse arrays of dates or durations, and data frames with columns of them."""
-    named = dtype is None and hasattr(X, "columns") and hasattr(X, "dtypes")
-    types = zip(X.columns, X.dtypes) if named else [(None, dtype)]
-    found = [(name, each) for name, each in types if getattr(each, "kind", "") in ("m", "M")]
-    if found:
-        where = f"in {', '.join(repr(name) for name, _ in found[:5])} " if named else ""
+    where, dtype = dates_in(X)
+    if dtype is not None:
         raise ValueError(
-            f"X must hold numbers, got dates or durations {where}({found[0][1]}); convert them to "
+            f"X must hold numbers, got dates or durations{where} ({dtype}); convert them to "
             "numbers in a unit of your choice, for example (X - X.min()) / "
             'numpy.timedelta64(1, "D")'
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scorematching._checks import check_initialised
+from scorematching._checks import check_initialised, dates_in
 from scorematching.fields import Field, LogDensityField, VectorField, is_normalised
 
 Theta = dict[str, Tensor]
@@ -230,12 +230,8 @@ def _refuse_dates(value: Any, name: str) -> None:
 
     Pandas converts those with a time zone, too, which numpy takes for objects.
     """
-    named = hasattr(value, "columns") and hasattr(value, "dtypes")
-    types = value.dtypes if named else [getattr(value, "dtype", None)]
-    columns = value.columns if named else [None]
-    found = [c for c, dtype in zip(columns, types) if getattr(dtype, "kind", "") in ("m", "M")]
-    if found:
-        where = f" in {', '.join(map(repr, found[:5]))}" if named else ""
+    where, dtype = dates_in(value)
+    if dtype is not None:
         raise TypeError(
             f"{name} must be numbers, got dates or durations{where}; divide durations by a unit, "
             'such as numpy.timedelta64(1, "D")'

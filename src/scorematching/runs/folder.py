@@ -41,11 +41,11 @@ from scorematching.tables import Loaded, Prepared, TableSummary, prepare, read
 ABOUT, SPLIT, LOG, PAGE, MODEL = "run.json", "split.json", "log.jsonl", "report.html", "model"
 FORMAT = 1
 
-WRITTEN = (ABOUT, SPLIT, LOG, PAGE, f"{MODEL}/*", "baselines/*/*")
+_MODELS = [
+    f"{model}/{file}" for model in (MODEL, "baselines/*") for file in (CONFIG, WEIGHTS, CARD)
+]
+WRITTEN = (ABOUT, SPLIT, LOG, PAGE, *_MODELS)
 """Patterns of the files that fit writes."""
-
-SAVED = (CONFIG, WEIGHTS, CARD)
-"""The files of a saved model."""
 
 OF_DESKTOPS = (".DS_Store", "Thumbs.db", "desktop.ini")
 """Files that file managers make in any folder."""
@@ -63,7 +63,6 @@ class RunError(ScoreMatchingError, ValueError):
 def files_of_others(folder: Path) -> list[str]:
     """The files in the folder of a run that fit did not write, by name."""
     mine = {path for pattern in WRITTEN for path in folder.glob(pattern)}
-    mine = {path for path in mine if path.parent == folder or path.name in SAVED}
     files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     others = (path for path in files if path not in mine and path.name not in OF_DESKTOPS)
     return sorted(path.relative_to(folder).as_posix() for path in others)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from scorematching._shapes import dimension, flatten_event
+from scorematching._tracing import saved_tensors_hooks
 from scorematching.derivatives.engine.jet import Jet, second_derivative
 from scorematching.derivatives.engine.pairing import Tangents
 from scorematching.derivatives.engine.tape import Axis, Inputs, Push, Second, Tape
@@ -52,7 +53,7 @@ class Survey(Tape):
 
     def emit(self, inputs: Inputs, y: Tensor, push: Push, second: Second, axis: Axis) -> Traced:
         """Count y, and list the operation among the readers if it reads the points."""
-        self.hooked = self.hooked or _saved_tensors_are_hooked()
+        self.hooked = self.hooked or saved_tensors_hooks() is not None
         self.numbers += y.numel()
         self.largest = max(self.largest, y.numel())
         self.readers += [self._weight for x in inputs if x.p is self.points]
@@ -137,12 +138,6 @@ def plan(x: Tensor, survey: Survey, num: int, training: bool, max_memory: int | 
     size = max(1, chunk // each)
     # Checkpoints of the model do not nest with those of chunks.
     return Plan(size, training and num > size and num * each > kept and not survey.hooked)
-
-
-def _saved_tensors_are_hooked() -> bool:
-    """Whether torch's hooks for saved tensors are active; torch has no public function for this."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is not None and top(True) is not None
 
 
 def _default_budget(x: Tensor) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
+from scorematching._tracing import saved_tensors_hooks
 from scorematching.derivatives.engine.trace import NoRule, plain
 from scorematching.derivatives.ops.masked import logaddexp, logsumexp, softmax
 from scorematching.derivatives.ops.registry import find, structural
@@ -162,8 +163,8 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         scores = scores + attn_mask
     # As torch, which returns zero for queries of which the mask leaves no key.
-    softmax = torch.softmax if attn_mask is None or is_causal else torch._safe_softmax
-    weights = F.dropout(softmax(scores, -1), dropout_p, training=dropout_p > 0)
+    to_weights = torch.softmax if attn_mask is None or is_causal else torch._safe_softmax
+    weights = F.dropout(to_weights(scores, -1), dropout_p, training=dropout_p > 0)
     return torch.matmul(weights, value)
 
 
@@ -324,7 +325,7 @@ def _repeat_in_checkpoint() -> None:
     It does so in a backward pass, of the user's loss at last, and would find other operations than
     those of its first run. Torch offers no other way to what it will run.
     """
-    hooks = _saved_tensors_hooks(True)
+    hooks = saved_tensors_hooks()
     for cell in (getattr(hooks[0], "__closure__", None) or ()) if hooks else ():
         with suppress(ValueError):  # an empty cell
             frame = cell.cell_contents
@@ -333,9 +334,6 @@ def _repeat_in_checkpoint() -> None:
 
 
 # Not public in torch, and replaced where its version does not have them.
-_saved_tensors_hooks = getattr(
-    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda *_: None
-)
 _FRAME = getattr(checkpoint, "_CheckpointFrame", ())
 _modes = getattr(torch.overrides, "_get_current_function_mode_stack", list)
 

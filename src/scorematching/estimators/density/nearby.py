@@ -24,9 +24,11 @@ from scorematching.estimators.density.bases.transformed import Transformed
 from scorematching.estimators.density.stacking import Stack
 
 _CENTRES = 1000
-_FAR = (1.0, 30.0, 1000.0)
 _WIDTHS = (0.25, 1.0)
 """Standard deviations of the windows in whitened units: a peak on points, and one beside them."""
+
+_FAR = (1.0, 30.0, 1000.0)
+"""Widths of the Cauchy distributions in whitened units, from the points to any tail."""
 
 
 def near_points(x: Tensor, whiten: Transform) -> Distribution:
